@@ -1,0 +1,137 @@
+"""From Hydra's untyped tree to `RunConfig`, with every mistake of type, range or reference listed at once."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from runner.errors import Problem, RequestError
+from runner.schema import RunConfig
+
+OPEN_SECTIONS = ("model.config", "task", "dataset.columns", "recipe.batch_by_launcher")
+
+
+def key_names(section: type[BaseModel] = RunConfig, prefix: str = "") -> list[str]:
+    """Every dotted key of the schema, sections left out."""
+    names = []
+    for name, field in section.model_fields.items():
+        nested = field.annotation if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel) else None
+        names += key_names(nested, f"{prefix}{name}.") if nested else [f"{prefix}{name}"]
+    return names
+
+
+def is_key(name: str) -> bool:
+    """Whether a run may set this dotted name: a key of the schema, or one inside an open mapping."""
+    return name in _KEYS or any(name.startswith(f"{section}.") for section in OPEN_SECTIONS)
+
+
+_KEYS = set(key_names())
+
+
+def to_run_config(tree: DictConfig) -> RunConfig:
+    """Resolve and validate the whole tree.
+
+    Raises:
+        RequestError: listing every missing value, unresolvable reference, unknown key, wrong type and value out of range.
+    """
+    problems = _broken_nodes(tree, "")
+    if problems:
+        raise RequestError(problems)
+    plain = OmegaConf.to_container(tree, resolve=True)
+    assert isinstance(plain, dict)
+    return validated(plain)
+
+
+def validated(plain: dict[str, Any]) -> RunConfig:
+    """A plain nested mapping as `RunConfig`.
+
+    Raises:
+        RequestError: one problem per key that is unknown, of the wrong type or out of range.
+    """
+    try:
+        return RunConfig.model_validate(plain)
+    except ValidationError as error:
+        problems = {detail["loc"]: _as_problem(detail) for detail in error.errors()}
+        raise RequestError(_without_union_echoes(problems)) from None
+
+
+def _without_union_echoes(problems: dict[tuple[int | str, ...], Problem]) -> list[Problem]:
+    """Pydantic reports one error per member of a union; keep the first for each key."""
+    first: dict[str, Problem] = {}
+    for problem in problems.values():
+        first.setdefault(problem.key, problem)
+    return list(first.values())
+
+
+def _broken_nodes(node: DictConfig | ListConfig, prefix: str) -> list[Problem]:
+    """Walk every node, used or not: a `???` or a broken reference surfaces now, not in hour three."""
+    problems: list[Problem] = []
+    names = list(node.keys()) if isinstance(node, DictConfig) else list(range(len(node)))
+    for name in names:
+        key = f"{prefix}{name}"
+        if OmegaConf.is_missing(node, name):
+            problems.append(Problem(key, "???", "this value must be given", f"add {key}=VALUE"))
+            continue
+        try:
+            child = node[name]
+        except OmegaConfBaseException as error:
+            expression = node._get_node(name)  # the text itself, unresolved
+            raw = expression._value() if hasattr(expression, "_value") else expression
+            problems.append(Problem(key, raw, f"this reference leads nowhere ({str(error).splitlines()[0]})", f"set {key}=VALUE"))
+            continue
+        if isinstance(child, (DictConfig, ListConfig)) and not OmegaConf.is_interpolation(node, name):
+            problems += _broken_nodes(child, f"{key}.")
+    return problems
+
+
+def _as_problem(detail: ErrorDetails) -> Problem:
+    key = _dotted(detail["loc"])
+    value = detail["input"]
+    if detail["type"] == "extra_forbidden":
+        near = get_close_matches(key, _KEYS, n=1, cutoff=0.6)
+        return Problem(key, value, "no part of the runner reads this key", f"did you mean {near[0]}?" if near else "remove it")
+    if isinstance(value, str) and detail["type"] == "model_type":
+        return Problem(key, value, "this is a section with keys of its own, not a value", f"choose from the group with {key}=OPTION or set {key}.KEY=VALUE")
+    return Problem(key, value, _reason(detail), _allowed(key))
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    """`('train', 'epochs')` → `train.epochs`, without the names pydantic adds for the members of a union."""
+    parts: list[str] = []
+    for part in location:
+        name = ".".join([*parts, str(part)])
+        if parts and ".".join(parts) in _KEYS and not any(".".join(parts).startswith(section) for section in OPEN_SECTIONS):
+            break
+        parts = name.split(".")
+    return ".".join(parts)
+
+
+def _reason(detail: ErrorDetails) -> str:
+    message = detail["msg"]
+    return message[0].lower() + message[1:]
+
+
+def _allowed(key: str) -> str:
+    """What the schema says of the key, as a hint."""
+    field = field_of(key)
+    if field is None:
+        return ""
+    literals = [str(arg) for arg in get_args(field.annotation) if isinstance(arg, str)]
+    if literals:
+        return f"use {key}={literals[0]}" + (f" (or {', '.join(literals[1:])})" if literals[1:] else "")
+    return f"for example {key}={field.default}" if field.default not in (None, {}, []) else f"{field.description}"
+
+
+def field_of(key: str) -> Any:
+    """The pydantic field behind a dotted key, or None inside an open mapping."""
+    section: Any = RunConfig
+    *parents, leaf = key.split(".")
+    for parent in parents:
+        field = section.model_fields.get(parent) if hasattr(section, "model_fields") else None
+        section = field.annotation if field else None
+    return section.model_fields.get(leaf) if hasattr(section, "model_fields") else None

@@ -1,0 +1,75 @@
+"""Label values → class ids: one map, built from the training split."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+HIDDEN = -1  # GLUE's mark for a label that is not published
+
+
+def as_label(value: object) -> object:
+    """A label as it is meant: `"2"`, `2` and `2.0` are one label; other text is stripped."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            number = float(text)
+        except ValueError:
+            return text
+        return int(number) if number.is_integer() else number
+    return value
+
+
+def distinct(encoded: Iterable[str]) -> list[object]:
+    """Distinct labels of a scan (JSON texts), hidden and missing ones left out, numbers before text, sorted."""
+    values = {as_label(json.loads(text)) for text in encoded}
+    known = [value for value in values if value is not None and value != HIDDEN]
+    return sorted(known, key=lambda value: (isinstance(value, str), value))  # type: ignore[type-var]
+
+
+def label_names(found: list[object], configured: list[str] | None) -> list[str]:
+    """Names of the classes by id: the configured ones where the labels are ids or names, else the sorted values."""
+    if configured and (set(map(str, found)) <= set(configured) or all(isinstance(v, int) and 0 <= v < len(configured) for v in found)):
+        return list(configured)
+    return [str(value) for value in found]
+
+
+class LabelMap:
+    """Class ids of raw label values.
+
+    Args:
+        names: class names in order of their ids.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = list(names)
+        self._by_name = {name: index for index, name in enumerate(names)}
+
+    def __contains__(self, value: object) -> bool:
+        return self._find(value) is not None
+
+    def id_of(self, value: object) -> int:
+        """The class id; −1 for a hidden or missing label.
+
+        Raises:
+            KeyError: for a label that is not in the map.
+        """
+        found = self._find(value)
+        if found is None:
+            raise KeyError(value)
+        return found
+
+    def _find(self, value: object) -> int | None:
+        label = as_label(value)
+        if str(label) in self._by_name:
+            return self._by_name[str(label)]
+        if label is None or label == HIDDEN:
+            return HIDDEN
+        names_are_text = not all(name.lstrip("-").replace(".", "").isdigit() for name in self.names)
+        if names_are_text and isinstance(label, int) and 0 <= label < len(self.names):
+            return label
+        return None

@@ -1,0 +1,47 @@
+"""What is wrong with a request, in a form that can be collected and printed one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["error", "warning", "notice"]
+
+EXIT_COMPLETED = 0
+EXIT_FAILED = 1
+EXIT_BAD_REQUEST = 2
+EXIT_SWEEP_CELL_FAILED = 3
+EXIT_OUT_OF_MEMORY = 4
+EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: try again, here with `resume`
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding: the key and value it is about, why it is wrong, and the override that mends it."""
+
+    key: str
+    value: object
+    why: str
+    mend: str = ""
+    severity: Severity = "error"
+
+    def line(self) -> str:
+        """The finding as one line, as a user reads it."""
+        subject = self.key if self.value is None else f"{self.key}={_short(self.value)}"
+        text = f"{self.severity}: {subject}: {self.why}"
+        return f"{text}; {self.mend}" if self.mend else text
+
+
+class RequestError(Exception):
+    """The request was wrong; nothing was started. Carries every problem found, not only the first."""
+
+    def __init__(self, problems: Iterable[Problem] | Problem) -> None:
+        self.problems = [problems] if isinstance(problems, Problem) else list(problems)
+        super().__init__("\n".join(problem.line() for problem in self.problems))
+
+
+def _short(value: object, limit: int = 120) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"

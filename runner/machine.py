@@ -1,0 +1,101 @@
+"""What this machine is, read without importing torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+DEVICES_VARIABLE = "RUNNER_DEVICES"  # a JSON list of Device fields, in place of what nvidia-smi says (tests)
+
+
+@dataclass(frozen=True)
+class Device:
+    """One visible GPU."""
+
+    index: int
+    name: str
+    memory_bytes: int
+    compute_capability: tuple[int, int]
+
+    @property
+    def has_bf16(self) -> bool:
+        """bfloat16 arithmetic came with compute capability 8.0 (Ampere)."""
+        return self.compute_capability >= (8, 0)
+
+
+@lru_cache(maxsize=1)
+def installed_devices() -> tuple[Device, ...]:
+    """All GPUs of the machine, whatever is visible; empty without a working nvidia-smi."""
+    injected = os.environ.get(DEVICES_VARIABLE)
+    if injected is not None:
+        return tuple(Device(**{**item, "compute_capability": tuple(item["compute_capability"])}) for item in json.loads(injected))
+    if shutil.which("nvidia-smi") is None:
+        return ()
+    query = ["nvidia-smi", "--query-gpu=index,name,memory.total,compute_cap", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(_device(line) for line in answer.splitlines() if line.count(",") >= 3)
+
+
+def _device(line: str) -> Device:
+    index, name, mebibytes, capability = (part.strip() for part in line.rsplit(",", 3)[0].split(",", 1) + line.rsplit(",", 2)[1:])
+    major, _, minor = capability.partition(".")
+    return Device(int(index), name, int(mebibytes) * 2**20, (int(major), int(minor or 0)))
+
+
+def visible_devices(gpu_ids: str = "all") -> list[Device]:
+    """GPUs a run may use: those in CUDA_VISIBLE_DEVICES (set but empty means none), then those in `gpu_ids`."""
+    devices = list(installed_devices())
+    for chosen in (os.environ.get("CUDA_VISIBLE_DEVICES"), None if gpu_ids == "all" else gpu_ids):
+        if chosen is not None:
+            wanted = [part.strip() for part in chosen.split(",") if part.strip()]
+            devices = [device for device in devices if str(device.index) in wanted]
+    return devices
+
+
+def physical_cores() -> int:
+    """Physical cores this process may run on (containers and taskset respected)."""
+    import psutil
+
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
+
+
+def boot_id() -> str:
+    """Changes with every boot, so that a process id of an earlier boot is not taken for a living one."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def description(gpu_ids: str = "all") -> dict[str, Any]:
+    """The record's `hardware`: host, processor, cores, memory in bytes, GPUs."""
+    import psutil
+
+    return {
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "cpu": _cpu_name(),
+        "cpu_cores": physical_cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "devices": [asdict(device) for device in visible_devices(gpu_ids)],
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), platform.machine())
+    except OSError:
+        return platform.processor() or platform.machine()
