@@ -1,0 +1,165 @@
+"""Features on disk: a split is tokenised once, by one rank, and memory-mapped by all.
+
+The file is found by content: rows, tokenizer, recipe code and options decide its name, so an edited
+row, another tokenizer or a changed recipe never meets an old file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+import pyarrow as pa
+
+from runner import __version__, places
+from runner.data.files import Row, read_rows
+from runner.data.scan import split_paths
+from runner.recipe import Recipe
+from runner.schema import DatasetConfig
+
+ROWS_AT_A_TIME = 1000  # rows tokenised together; bounds memory, whatever the size of the split
+
+
+@dataclass
+class PreparedSplit:
+    """Features of one split.
+
+    Attributes:
+        table: memory-mapped; one row per training row.
+        lengths: tokens per row, shape (rows,), int32.
+        items: what the loss's mean counts per row, shape (rows,), int32.
+        fingerprint: hash of the content.
+        notes: what preparing did to rows (cut, dropped), one line each.
+    """
+
+    table: pa.Table
+    lengths: np.ndarray
+    items: np.ndarray
+    fingerprint: str
+    notes: list[str]
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def rows(self, indices: list[int]) -> list[dict[str, Any]]:
+        """Features of some rows, in the order asked for."""
+        return self.table.take(pa.array(indices)).to_pylist()
+
+    def column(self, name: str) -> list[Any]:
+        """One whole column; empty where there is none."""
+        return self.table.column(name).to_pylist() if name in self.table.column_names else []
+
+
+def prepare_split(recipe: Recipe, tokenizer: Any, split: str) -> PreparedSplit | None:
+    """Features of a split, from the cache or made now; None where the configuration names no such split."""
+    dataset = recipe.config.dataset
+    if getattr(dataset, split) is None:
+        return None
+    source = _source(dataset, split)
+    limit = {"train": dataset.max_train_rows, "validation": dataset.max_validation_rows}.get(split)
+    fingerprint = _fingerprint(recipe, tokenizer, source.fingerprint, limit)
+    folder = places.cache_dir(recipe.config.cache_dir) / "features" / fingerprint
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(f"{folder}.lock"):
+        if not (folder / "facts.json").exists():
+            _write(folder, recipe, tokenizer, islice(source.rows, limit))
+    return _open(folder, fingerprint)
+
+
+@dataclass
+class _Source:
+    rows: Iterator[Row]
+    fingerprint: str
+
+
+def _source(dataset: DatasetConfig, split: str) -> _Source:
+    if dataset.source == "hub":
+        return _hub_source(dataset, split)
+    paths = split_paths(dataset, split)
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return _Source((row for path in paths for row in read_rows(path)), digest.hexdigest())
+
+
+def _hub_source(dataset: DatasetConfig, split: str) -> _Source:
+    from datasets import load_dataset
+
+    assert dataset.hub_id is not None
+    loaded = load_dataset(dataset.hub_id, dataset.hub_config, revision=dataset.revision, split=getattr(dataset, split))
+    return _Source(iter(loaded), loaded._fingerprint)
+
+
+def _fingerprint(recipe: Recipe, tokenizer: Any, rows: str, limit: int | None) -> str:
+    """Everything that decides the features."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    vocabulary = backend.to_str() if backend is not None else repr(sorted(tokenizer.get_vocab().items()))
+    parts = {
+        "runner": __version__,
+        "rows": rows,
+        "limit": limit,
+        "tokenizer": hashlib.sha256(vocabulary.encode()).hexdigest(),
+        "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
+        "code": Path(inspect.getfile(type(recipe))).read_text(),
+        "options": recipe.options.model_dump(mode="json"),
+        "columns": recipe.config.dataset.columns,
+        "labels": recipe.config.dataset.label_names,
+        "positions": recipe.config.model.config.get("max_position_embeddings"),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _write(folder: Path, recipe: Recipe, tokenizer: Any, rows: Iterator[Row]) -> None:
+    """Write `features.arrow` and `facts.json` beside the final folder, then move them there in one step."""
+    recipe = type(recipe)(recipe.config)  # its own state: a recipe may carry a remainder from block to block
+    partial = Path(tempfile.mkdtemp(prefix="partial-", dir=folder.parent))
+    lengths: list[int] = []
+    items: list[int] = []
+    writer = None
+    try:
+        for block in iter(lambda: list(islice(rows, ROWS_AT_A_TIME)), []):
+            columns = {name: [row.get(name) for row in block] for name in {name for row in block for name in row}}
+            features = recipe.features(columns, tokenizer)
+            table = pa.table(features)
+            if writer is None:
+                schema = _with_open_nulls(table.schema)
+                writer = pa.ipc.new_file(str(partial / "features.arrow"), schema)
+            writer.write_table(table.cast(schema))
+            for index in range(table.num_rows):
+                one = {name: values[index] for name, values in features.items()}
+                lengths.append(recipe.length(one))
+                items.append(recipe.items(one))
+        if writer is None:
+            pa.ipc.new_file(str(partial / "features.arrow"), pa.schema([])).close()
+        else:
+            writer.close()
+        np.savez(partial / "sizes.npz", lengths=np.array(lengths, dtype=np.int32), items=np.array(items, dtype=np.int32))
+        (partial / "facts.json").write_text(json.dumps({"rows": len(lengths), "notes": recipe.preparation_notes()}))
+        os.replace(partial, folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _with_open_nulls(schema: pa.Schema) -> pa.Schema:
+    """A first block whose references are all missing says nothing about their type: take integers."""
+    return pa.schema([pa.field(field.name, pa.int64() if pa.types.is_null(field.type) else field.type) for field in schema])
+
+
+def _open(folder: Path, fingerprint: str) -> PreparedSplit:
+    facts = json.loads((folder / "facts.json").read_text())
+    sizes = np.load(folder / "sizes.npz")
+    table = pa.ipc.open_file(pa.memory_map(str(folder / "features.arrow"))).read_all()
+    return PreparedSplit(table, sizes["lengths"], sizes["items"], fingerprint, facts["notes"])

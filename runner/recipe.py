@@ -1,0 +1,158 @@
+"""What a recipe is: the small class a task fills in. The training loop is not in it.
+
+A recipe file in `recipes/` (or in `./recipes` of the current folder) defines one subclass of `Recipe`.
+Importing it must be cheap: torch and transformers are imported inside the methods that need them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from runner import places
+from runner.errors import Problem, RequestError
+from runner.schema import RunConfig
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Batch = dict[str, "torch.Tensor"]
+
+
+class Options(BaseModel):
+    """Base of a recipe's own keys, set with `task.KEY=VALUE`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Recipe:
+    """A task. Subclasses set the class attributes and fill in the hooks."""
+
+    Options: ClassVar[type[Options]] = Options
+    auto_class: ClassVar[str] = "AutoModel"  # transformers class that builds the model
+    columns: ClassVar[tuple[str, ...]] = ()  # columns the recipe reads
+    optional_columns: ClassVar[tuple[str, ...]] = ()  # of those, the ones a data set may lack
+    label_column: ClassVar[str | None] = None  # of those, the one with class labels
+    metrics: ClassVar[tuple[str, ...]] = ()  # names that `score` returns
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.options: Any = parse_options(type(self), config.task)
+
+    def column(self, name: str) -> str | None:
+        """The data set's own name of a column the recipe reads; None where it is mapped to nothing."""
+        return self.config.dataset.columns.get(name, name)
+
+    def max_positions(self) -> int:
+        """Longest sequence the model sees with these options, in tokens."""
+        raise NotImplementedError
+
+    def model_overrides(self) -> dict[str, Any]:
+        """Keys to set in the model's own configuration, such as the number of labels."""
+        return {}
+
+    def features(self, rows: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
+        """Raw columns of some rows → features, one entry per resulting row.
+
+        The result holds the model's inputs as lists of integers (no padding), and may hold
+        `reference` (what `score` compares with) and `text` (kept with the predictions).
+        """
+        raise NotImplementedError
+
+    def preparation_notes(self) -> list[str]:
+        """What `features` did to rows beyond tokenising them (cut, dropped), one line each."""
+        return []
+
+    def length(self, features: dict[str, Any]) -> int:
+        """Tokens of one row that the model works on, padding left out."""
+        return len(features["input_ids"])
+
+    def items(self, features: dict[str, Any]) -> int:
+        """What the mean of the model's loss counts in one row: 1 for a row, or its predicted tokens."""
+        return 1
+
+    def collate(self, features: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase) -> Batch:
+        """Features of a micro batch → padded tensors of shape (rows, longest row)."""
+        raise NotImplementedError
+
+    def loss(self, model: Any, batch: Batch) -> torch.Tensor:
+        """Mean loss of a micro batch over its items, as a scalar."""
+        loss: torch.Tensor = model(**batch).loss
+        return loss
+
+    def predict(self, model: Any, batch: Batch, tokenizer: PreTrainedTokenizerBase, synced: bool) -> list[Any]:
+        """One prediction a row, small and JSON-able.
+
+        Args:
+            synced: whether every rank must run the same number of forward passes (partitioned parameters).
+        """
+        raise NotImplementedError
+
+    def score(self, predictions: list[Any], references: list[Any]) -> dict[str, float]:
+        """Metrics of a whole split, computed once, on rank 0. Only rows with a reference are passed."""
+        raise NotImplementedError
+
+    def samples(self, predictions: list[Any]) -> list[Any]:
+        """Predictions as they are written to predictions/*.jsonl."""
+        return predictions
+
+
+def parse_options(recipe: type[Recipe], task: dict[str, Any]) -> Options:
+    """The `task` section as the recipe's Options.
+
+    Raises:
+        RequestError: for an unknown key, a wrong type or a value out of range.
+    """
+    try:
+        return recipe.Options.model_validate(task)
+    except ValidationError as error:
+        known = ", ".join(recipe.Options.model_fields) or "no keys"
+        raise RequestError(
+            [Problem("task." + ".".join(map(str, item["loc"])), item["input"], item["msg"][0].lower() + item["msg"][1:], f"this recipe has {known}") for item in error.errors()]
+        ) from None
+
+
+def load_recipe(config: RunConfig) -> Recipe:
+    """The recipe of a run, ready to use.
+
+    Raises:
+        RequestError: when its file is missing or broken, or an option is wrong.
+    """
+    return recipe_class(config.recipe.file)(config)
+
+
+@lru_cache(maxsize=32)
+def recipe_class(file: str) -> type[Recipe]:
+    """The one Recipe subclass that a recipe file defines."""
+    path = _find(file)
+    name = f"runner_recipe_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # noqa: BLE001 - a user's file may fail in any way
+        where = f"{path}:{error.lineno}" if isinstance(error, SyntaxError) else str(path)
+        raise RequestError(Problem("recipe.file", file, f"this file cannot be imported ({where}: {type(error).__name__}: {error})", "mend the file")) from None
+    found = [item for item in vars(module).values() if inspect.isclass(item) and issubclass(item, Recipe) and item.__module__ == name]
+    if len(found) != 1:
+        raise RequestError(Problem("recipe.file", file, f"{path} must define exactly one subclass of Recipe, it defines {len(found)}"))
+    return found[0]
+
+
+def _find(file: str) -> Path:
+    given = Path(file).expanduser()
+    candidates = [given] if given.is_absolute() else [folder / given for folder in places.recipe_dirs()]
+    for path in candidates:
+        if path.is_file():
+            return path.resolve()
+    looked = ", ".join(str(path) for path in candidates) or "./recipes"
+    raise RequestError(Problem("recipe.file", file, f"no such file (looked for {looked})", "set recipe.file=FILE or create it with `python -m runner new`"))

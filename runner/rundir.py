@@ -1,0 +1,163 @@
+"""A run folder: what is in it, and what the runner and its ranks tell each other through it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from runner import __version__, machine, plan
+from runner.errors import EXIT_BAD_REQUEST, EXIT_FAILED, RequestError
+from runner.record import FILE, SCHEMA_VERSION, Record, now, write_atomically
+from runner.schema import RunConfig
+
+CONFIG_FILE = "config.yaml"
+ACCELERATE_FILE = "accelerate.yaml"
+DEEPSPEED_FILE = "ds_config.json"
+COMMAND_FILE = "command.sh"
+LOGS = "logs"
+STOP_FILE = "stop"
+STOP_AT_FILE = "stop_at"
+STARTED_BY_RUNNER = "RUNNER_STARTED_RANK"
+
+
+class Preempted(Exception):
+    """The run was asked to end; `step` optimizer steps are done."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"asked to stop after optimizer step {step}")
+        self.step = step
+
+
+def write_config(run_dir: Path, config: RunConfig) -> None:
+    """Write the resolved configuration; any YAML 1.1 reader gets numbers as numbers."""
+    write_atomically(run_dir / CONFIG_FILE, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=10_000))
+
+
+def read_config(run_dir: Path) -> RunConfig:
+    """The resolved configuration of a run folder."""
+    return RunConfig.model_validate(yaml.safe_load((run_dir / CONFIG_FILE).read_text(encoding="utf-8")))
+
+
+def started_by_runner() -> bool:
+    """Whether this rank was started by the runner, not by hand."""
+    return STARTED_BY_RUNNER in os.environ
+
+
+def command_start(run_dir: Path) -> float:
+    """When the command was typed, in seconds of the machine's monotonic clock; by hand: now."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        if started_by_runner():
+            return float(Record.read(run_dir).data["runner"]["started_monotonic"])
+    return time.monotonic()
+
+
+def opening_record(config: RunConfig, command: str, overrides: list[str]) -> dict[str, Any]:
+    """The record's keys that are known before any rank starts."""
+    import psutil
+
+    from runner import provenance
+
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": "",
+        "status": "running",
+        "reason": None,
+        "started_at": now(),
+        "ended_at": None,
+        "method": plan.method(config),
+        "command": command,
+        "overrides": overrides,
+        "note": config.note,
+        "config": config.model_dump(mode="json"),
+        "config_hash": provenance.config_hash(config),
+        "code": provenance.code(),
+        "versions": provenance.versions(),
+        "hardware": machine.description(config.launcher.gpu_ids),
+        "runner": {
+            "version": __version__,
+            "pid": os.getpid(),
+            "create_time": psutil.Process().create_time(),
+            "host": os.uname().nodename,
+            "boot_id": machine.boot_id(),
+            "started_monotonic": time.monotonic(),
+        },
+        "world_size": plan.world_size(config),
+        "global_batch_size": plan.global_batch_size(config),
+        "micro_batch_size": config.train.micro_batch_size,
+        "gradient_accumulation_steps": config.train.gradient_accumulation_steps,
+        "num_parameters": None,
+        "optimizer_steps": 0,
+        "epochs": [],
+        "metrics": {},
+        "phases": {},
+        "time_to_first_step_seconds": None,
+        "wall_seconds": None,
+        "peak_memory_bytes": [],
+        "memory_prediction": None,
+        "attempts": [],
+        "artifacts": {},
+        "cell": None,
+        "fit": None,
+    }
+
+
+def open_record(run_dir: Path, config: RunConfig) -> Record:
+    """The record for rank 0 to go on with: the runner's, or a new one when started by hand."""
+    if (run_dir / FILE).exists():
+        return Record.read(run_dir)
+    record = Record(run_dir)
+    record.data = opening_record(config, " ".join(sys.argv), [])
+    record.update(run_id=run_dir.name, attempts=[{"started_at": now(), "status": "running"}])
+    return record
+
+
+def by_hand_folder(run_dir: Path) -> Path:
+    """A new folder inside the run folder for ranks started by hand, so that no record is overwritten."""
+    for number in range(1, 10_000):
+        path = run_dir / f"by_hand_{number}"
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            return path
+    raise RuntimeError(f"{run_dir} holds too many by_hand folders")
+
+
+def request_stop(run_dir: Path) -> None:
+    """Ask the ranks to end at the next optimizer step."""
+    (run_dir / STOP_FILE).touch()
+
+
+def stop_requested(run_dir: Path, step: int, is_main: bool) -> bool:
+    """Whether to end before optimizer step `step` + 1, the same answer on every rank without a message.
+
+    Rank 0 sees the request and writes the step to stop at before it takes part in the next step; another
+    rank can only finish that step after rank 0 has joined it, so it reads the file in time.
+    """
+    agreed = run_dir / STOP_AT_FILE
+    if agreed.exists():
+        return step >= int(agreed.read_text() or 0)
+    if is_main and (run_dir / STOP_FILE).exists():
+        write_atomically(agreed, str(step + 1))
+    return False
+
+
+def run_by_hand(work: Callable[[str], None], arguments: list[str]) -> None:
+    """Entry of a rank started by hand: keep the record true, whatever happens."""
+    if len(arguments) != 1 or not (Path(arguments[0]) / CONFIG_FILE).is_file():
+        print("error: RUN_DIR: give a folder written by `python -m runner render`", file=sys.stderr)
+        sys.exit(EXIT_BAD_REQUEST)
+    try:
+        work(arguments[0])
+    except RequestError as error:
+        print(error, file=sys.stderr)
+        sys.exit(EXIT_BAD_REQUEST)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(EXIT_FAILED)

@@ -1,0 +1,112 @@
+"""Tokenizer and model of a run, from a folder, the hub, or the architecture facts in conf/model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from runner import places
+from runner.recipe import Recipe
+from runner.schema import ModelConfig, RunConfig
+
+BUNDLED = "bundled:"
+
+
+class AssetError(RuntimeError):
+    """Weights or tokenizer do not fit the run."""
+
+
+def model_source(model: ModelConfig) -> str | None:
+    """Folder or hub name of the weights."""
+    return str(Path(model.path).expanduser().absolute()) if model.path else model.hub_id
+
+
+def tokenizer_source(model: ModelConfig) -> str | None:
+    """Folder or hub name of the tokenizer."""
+    if model.tokenizer and model.tokenizer.startswith(BUNDLED):
+        return str(places.samples_dir() / "tokenizers" / model.tokenizer.removeprefix(BUNDLED))
+    return model.tokenizer or model_source(model)
+
+
+def build_tokenizer(config: RunConfig) -> Any:
+    """The run's tokenizer; one without a padding token (GPT-2) pads with its end-of-text token."""
+    from transformers import AutoTokenizer
+
+    source = tokenizer_source(config.model)
+    assert source is not None, "checked before the run"
+    tokenizer = AutoTokenizer.from_pretrained(source, revision=_revision(config.model, source), trust_remote_code=config.model.trust_remote_code)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _revision(model: ModelConfig, source: str) -> str:
+    return model.revision if model.revision and source == model.hub_id else "main"
+
+
+def architecture(config: RunConfig, overrides: dict[str, Any]) -> Any:
+    """The transformers configuration of the run's model, with the recipe's keys set."""
+    from transformers import AutoConfig
+
+    model = config.model
+    source = model_source(model)
+    if model.init == "random" and model.config and not model.path:
+        facts = dict(model.config)
+        return AutoConfig.for_model(facts.pop("model_type"), **{**facts, **overrides})
+    assert source is not None, "checked before the run"
+    return AutoConfig.from_pretrained(source, revision=_revision(model, source), trust_remote_code=model.trust_remote_code, **overrides)
+
+
+def build_model(recipe: Recipe) -> tuple[Any, list[str]]:
+    """The model with fp32 weights on the CPU, and notes on weights that were not loaded.
+
+    The seed is set first, so that new weights are equal on every rank and for every launcher.
+
+    Raises:
+        AssetError: when more than the task's head differs from the weights.
+    """
+    import torch
+    import transformers
+
+    config = recipe.config
+    model_class = getattr(transformers, recipe.auto_class)
+    settings = architecture(config, recipe.model_overrides())
+    torch.manual_seed(config.train.seed)
+    if config.model.init == "random":
+        model, notes = model_class.from_config(settings, trust_remote_code=config.model.trust_remote_code), []
+    else:
+        model, notes = _pretrained(config.model, model_class, settings)
+    if config.train.gradient_checkpointing:
+        # The re-entrant form breaks DeBERTa's relative attention.
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.config.use_cache = False
+    return model.float(), notes
+
+
+def _pretrained(model: ModelConfig, model_class: Any, settings: Any) -> tuple[Any, list[str]]:
+    import torch
+
+    source = model_source(model)
+    assert source is not None, "checked before the run"
+    loaded, info = model_class.from_pretrained(
+        source,
+        config=settings,
+        revision=_revision(model, source),
+        dtype=torch.float32,
+        use_safetensors=None if model.allow_pickle else True,
+        trust_remote_code=model.trust_remote_code,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+    )
+    return loaded, _loading_notes(loaded, info, source)
+
+
+def _loading_notes(model: Any, info: dict[str, Any], source: str) -> list[str]:
+    """One line on tensors with new random values; a mismatch inside the base model is refused."""
+    mismatched = {str(item[0]) if isinstance(item, (tuple, list)) else str(item) for item in info.get("mismatched_keys", ())}
+    missing = {str(name) for name in info.get("missing_keys", ())}
+    inside = sorted(name for name in mismatched if name.startswith(f"{model.base_model_prefix}."))
+    if inside:
+        raise AssetError(f"weights in {source} do not fit the architecture: {', '.join(inside[:5])} differ in shape")
+    new = sorted(mismatched | missing)
+    return [f"new random weights (not in {source} with the task's shape): {', '.join(new)}; everything else was loaded"] if new else []

@@ -1,0 +1,85 @@
+"""Exact evaluation: every row of a split once, whatever the number of ranks and the batch size."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from runner.data.prepared import PreparedSplit
+from runner.record import write_atomically
+from runner.train.batching import evaluation_batches
+from runner.train.progress import Heartbeat
+from runner.train.ranks import gather_objects
+
+
+@dataclass
+class Evaluation:
+    """What an evaluation found; on rank 0 with everything, elsewhere with metrics only.
+
+    Attributes:
+        metrics: name → value; empty where no row has a reference.
+        rows: rows predicted.
+        scored: rows with a reference.
+    """
+
+    metrics: dict[str, float]
+    rows: int
+    scored: int
+
+
+def evaluate(run: Any, split: PreparedSplit, name: str, heartbeat: Heartbeat) -> Evaluation:
+    """Predict every row, bring the predictions to rank 0 in file order, score them there.
+
+    Per batch only the predictions are kept, on the CPU: memory does not grow with logits.
+
+    Args:
+        run: the rank's `RankRun` (recipe, tokenizer, accelerator, model).
+        name: the split's name; predictions go to predictions/NAME.jsonl.
+    """
+    accelerator, config = run.accelerator, run.config
+    batches = evaluation_batches(split.lengths, config.train.eval_micro_batch_size, accelerator.process_index, accelerator.num_processes)
+    synced = config.launcher.name == "deepspeed" and config.zero.stage == 3 and accelerator.num_processes > 1
+    model = run.prepared.model
+    model.eval()
+    own: list[tuple[int, Any]] = []
+    with torch.no_grad():
+        for index, batch in enumerate(batches):
+            heartbeat.beat(phase=f"evaluating {name}", done=index, of=len(batches))
+            tensors = run.to_device(run.recipe.collate(split.rows(batch.rows), run.tokenizer))
+            predicted = run.recipe.predict(model, tensors, run.tokenizer, synced)
+            if batch.counted:
+                own += zip(batch.rows, predicted, strict=True)
+    model.train()
+    everyone = gather_objects(accelerator, own)
+    result = _score(run, split, name, everyone) if accelerator.is_main_process else None
+    return next(item for item in gather_objects(accelerator, result) if item is not None)
+
+
+def _score(run: Any, split: PreparedSplit, name: str, everyone: list[list[tuple[int, Any]]]) -> Evaluation:
+    by_row = dict(pair for own in everyone for pair in own)
+    if len(by_row) != len(split) or sum(map(len, everyone)) != len(split):
+        raise RuntimeError(f"{len(by_row)} different rows of {len(split)} were predicted, {sum(map(len, everyone))} in all")
+    predictions = [by_row[index] for index in range(len(split))]
+    references = split.column("reference")
+    pairs = [(p, r) for p, r in zip(predictions, references, strict=True) if r is not None] if references else [(p, None) for p in predictions]
+    metrics = run.recipe.score([p for p, _ in pairs], [r for _, r in pairs]) if pairs else {}
+    _write_predictions(run.run_dir / "predictions" / f"{name}.jsonl", run.recipe.samples(predictions), references, split.column("text"))
+    return Evaluation(metrics={key: float(value) for key, value in metrics.items()}, rows=len(predictions), scored=len(pairs))
+
+
+def _write_predictions(path: Path, predictions: list[Any], references: list[Any], texts: list[Any]) -> None:
+    """One object a row, in file order, with the row's number."""
+    lines = []
+    for index, prediction in enumerate(predictions):
+        line = {"row": index, "prediction": prediction}
+        if references:
+            line["reference"] = references[index]
+        if texts:
+            line["text"] = texts[index]
+        lines.append(json.dumps(line, ensure_ascii=False))
+    path.parent.mkdir(exist_ok=True)
+    write_atomically(path, "\n".join(lines) + "\n")

@@ -1,0 +1,114 @@
+"""One Accelerator per rank, and proof that the ranks really work together.
+
+Measured (docs/architecture.md): with a setting missing, accelerate on CPU believes in one process in
+every rank and each trains a model of its own, exit status 0. So what was asked for is compared with what
+accelerate, torch and DeepSpeed report, and with a checksum of the parameters over all ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, GradientAccumulationPlugin, InitProcessGroupKwargs
+
+from runner import plan
+from runner.schema import RunConfig
+
+
+class RankError(RuntimeError):
+    """The ranks are not what was asked for."""
+
+
+def build_accelerator(config: RunConfig) -> Accelerator:
+    """The Accelerator of this rank, checked against the configuration.
+
+    Raises:
+        RankError: when world size, launcher or device differ from what was asked for.
+    """
+    options: dict[str, Any] = {}
+    if config.launcher.device == "cpu":
+        if config.launcher.name == "deepspeed":
+            # Without the backend accelerate sees one process; with cpu=True it drops DeepSpeed.
+            options["kwargs_handlers"] = [InitProcessGroupKwargs(backend="gloo")]
+            _leave_out_shared_memory_op()
+        else:
+            options["cpu"] = True
+    accelerator = Accelerator(
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=config.train.gradient_accumulation_steps),
+        step_scheduler_with_optimizer=False,  # accelerate would step it once per process for every optimizer step
+        **options,
+    )
+    _check(config, accelerator)
+    return accelerator
+
+
+def _leave_out_shared_memory_op() -> None:
+    """Keep DeepSpeed from compiling its shared-memory all-reduce (25 s, needs g++): gloo does the same for DDP and ZeRO."""
+    import deepspeed.ops
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def _check(config: RunConfig, accelerator: Accelerator) -> None:
+    wanted = plan.world_size(config)
+    torch_world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    if not accelerator.num_processes == torch_world == wanted:
+        raise RankError(f"asked for {wanted} ranks, accelerate sees {accelerator.num_processes}, torch sees {torch_world}")
+    if accelerator.device.type != config.launcher.device:
+        raise RankError(f"asked for device {config.launcher.device}, accelerate uses {accelerator.device.type}")
+    has_deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
+    if has_deepspeed != (config.launcher.name == "deepspeed"):
+        raise RankError(f"asked for launcher {config.launcher.name}, accelerate runs {accelerator.distributed_type}")
+
+
+def sum_over_ranks(accelerator: Accelerator, values: list[float]) -> list[float]:
+    """Element-wise sum over all ranks, in float64."""
+    tensor = torch.tensor(values, dtype=torch.float64, device=accelerator.device)
+    if accelerator.num_processes > 1:
+        torch.distributed.all_reduce(tensor)
+    return [float(value) for value in tensor.tolist()]
+
+
+def gather_objects(accelerator: Accelerator, value: Any) -> list[Any]:
+    """`value` of every rank, in rank order, on every rank."""
+    if accelerator.num_processes == 1:
+        return [value]
+    gathered: list[Any] = [None] * accelerator.num_processes
+    torch.distributed.all_gather_object(gathered, value)
+    return gathered
+
+
+def parameter_checksum(model: torch.nn.Module) -> list[float]:
+    """Sum and sum of squares of all parameters, in float64; partitioned ones are gathered one by one."""
+    total, squares = 0.0, 0.0
+    for parameter in model.parameters():
+        with _whole(parameter):
+            values = parameter.detach().double()
+            total, squares = total + values.sum().item(), squares + values.square().sum().item()
+    return [total, squares]
+
+
+def _whole(parameter: torch.nn.Parameter) -> Any:
+    """A context in which a ZeRO-3 parameter has all its elements."""
+    import contextlib
+
+    if not hasattr(parameter, "ds_id"):
+        return contextlib.nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters([parameter])
+
+
+def check_equal_parameters(accelerator: Accelerator, model: torch.nn.Module, when: str) -> list[float]:
+    """Compare the parameters of all ranks; returns the checksum.
+
+    Raises:
+        RankError: when two ranks differ: they trained separate models.
+    """
+    own = parameter_checksum(model)
+    everyone = gather_objects(accelerator, own)
+    if any(other != own for other in everyone):
+        raise RankError(f"parameters differ between ranks {when}: checksums {everyone}")
+    return own

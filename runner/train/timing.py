@@ -1,0 +1,115 @@
+"""Where the time of a run goes. Each second belongs to exactly one phase.
+
+Definitions (docs/timing.md): a phase's seconds are wall seconds of rank 0 between its two borders. On a
+GPU the device is synchronised at each border, and nowhere else, so that work still queued is charged to
+the phase that queued it. A phase inside another is charged to itself only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+PHASES = ("startup", "data_preparation", "model_load", "data_wait", "forward", "backward", "optimizer", "evaluation", "checkpoint", "save_model", "other")
+
+
+class PhaseClock:
+    """Adds up seconds by phase.
+
+    Args:
+        synchronize: waits until the device has finished what was queued; does nothing on CPU.
+        now: seconds of a clock that never goes back.
+    """
+
+    def __init__(self, synchronize: Callable[[], None] = lambda: None, now: Callable[[], float] = time.monotonic) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._synchronize, self._now = synchronize, now
+        self._open: list[str] = []
+        self._since = 0.0
+
+    def read(self) -> float:
+        """The clock, in seconds, after the device has caught up."""
+        self._synchronize()
+        return self._now()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Charge the time inside to `name`."""
+        self._charge()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._open.pop()
+
+    def _charge(self) -> None:
+        now = self.read()
+        if self._open:
+            self.seconds[self._open[-1]] += now - self._since
+        self._since = now
+
+    def phases(self, wall_seconds: float) -> dict[str, float]:
+        """All phases; `other` is what remains of the wall time, so that they add up to it."""
+        named = {name: self.seconds.get(name, 0.0) for name in PHASES if name != "other"}
+        return {**named, "other": max(0.0, wall_seconds - sum(named.values()))}
+
+
+class EpochTimes:
+    """Step times and volume of one epoch.
+
+    Args:
+        warmup_steps: optimizer steps at the start of the run that stay out of the percentiles.
+    """
+
+    def __init__(self, warmup_steps: int) -> None:
+        self._warmup_left = warmup_steps
+        self.start_epoch()
+
+    def start_epoch(self) -> None:
+        """Forget the last epoch's steps; warm-up goes on counting over epochs."""
+        self._steps: list[float] = []
+        self.samples = 0
+        self.tokens = 0
+
+    def step(self, seconds: float, samples: int, tokens: int) -> None:
+        """Count one optimizer step: its seconds, and its rows and tokens over all ranks (padding left out)."""
+        self.samples += samples
+        self.tokens += tokens
+        if self._warmup_left > 0:
+            self._warmup_left -= 1
+        else:
+            self._steps.append(seconds)
+
+    def summary(self, train_seconds: float) -> dict[str, float | None]:
+        """The epoch's rates (volume over all ranks ÷ wall seconds) and step-time percentiles in seconds."""
+        return {
+            "train_seconds": train_seconds,
+            "train_samples_per_second": self.samples / train_seconds if train_seconds else None,
+            "train_tokens_per_second": self.tokens / train_seconds if train_seconds else None,
+            "step_seconds_p50": float(np.percentile(self._steps, 50)) if self._steps else None,
+            "step_seconds_p95": float(np.percentile(self._steps, 95)) if self._steps else None,
+        }
+
+
+def device_synchronizer(device_type: str) -> Callable[[], None]:
+    """What to wait for before reading a clock: the GPU's queue, or nothing on CPU."""
+    if device_type != "cuda":
+        return lambda: None
+    import torch
+
+    return torch.cuda.synchronize
+
+
+def peak_memory_bytes(device_type: str) -> int:
+    """Largest memory of this rank so far, in bytes: allocated by torch on a GPU, resident set on CPU."""
+    if device_type == "cuda":
+        import torch
+
+        return int(torch.cuda.max_memory_allocated())
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))

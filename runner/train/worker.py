@@ -1,0 +1,265 @@
+"""A rank, from start to end: `python -m runner.train.worker RUN_DIR`, or started by the runner itself.
+
+By hand: `accelerate launch --config_file RUN_DIR/accelerate.yaml -m runner.train.worker RUN_DIR` (the exact
+line is in RUN_DIR/command.sh). It reads the finished configuration from the folder; it never imports Hydra.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from runner import plan, rundir
+from runner.data.prepared import PreparedSplit, prepare_split
+from runner.recipe import Recipe, load_recipe
+from runner.schema import RunConfig
+from runner.train import assets, loop, observed, optimization, saving
+from runner.train.evaluation import Evaluation, evaluate
+from runner.train.progress import Heartbeat, MetricsLog
+from runner.train.ranks import build_accelerator, check_equal_parameters, gather_objects
+from runner.train.timing import EpochTimes, PhaseClock, device_synchronizer, peak_memory_bytes
+
+
+@dataclass
+class RankRun:
+    """Everything a rank holds while it works."""
+
+    run_dir: Path
+    config: RunConfig
+    started: float  # of the command, on the machine's monotonic clock, in seconds
+    clock: PhaseClock
+    recipe: Recipe
+    accelerator: Any
+    heartbeat: Heartbeat
+    tokenizer: Any = None
+    train_split: PreparedSplit | None = None
+    evaluated: dict[str, PreparedSplit] = field(default_factory=dict)
+    prepared: Any = None
+    times: EpochTimes = field(default_factory=lambda: EpochTimes(0))
+    record: Any = None  # rank 0 only
+    notes: list[str] = field(default_factory=list)
+    activation_dtype: str | None = None
+
+    def elapsed(self) -> float:
+        """Seconds since the command was typed."""
+        return time.monotonic() - self.started
+
+    def to_device(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The batch's tensors on this rank's device."""
+        return {name: tensor.to(self.accelerator.device) for name, tensor in batch.items()}
+
+    def should_stop(self, step: int) -> bool:
+        """Whether the run was asked to end before optimizer step `step` + 1; the same answer on every rank."""
+        return rundir.stop_requested(self.run_dir, step, self.accelerator.is_main_process)
+
+    def after_step(self, state: loop.LoopState) -> None:
+        """Called after every optimizer step."""
+        if state.step == 1 and self.record is not None:
+            self.record.update(time_to_first_step_seconds=self.elapsed())
+
+
+def run_rank(folder: str) -> None:
+    """Do a rank's whole work for the run folder."""
+    run_dir = Path(folder)
+    config = rundir.read_config(run_dir)
+    started = rundir.command_start(run_dir)
+    began = time.monotonic()
+    _set_threads(config)
+    accelerator = build_accelerator(config)
+    try:
+        run_dir = _own_folder(run_dir, accelerator)
+        clock = PhaseClock(device_synchronizer(accelerator.device.type))
+        clock.seconds["startup"] = began - started + (time.monotonic() - began)
+        rank = accelerator.process_index
+        run = RankRun(run_dir, config, started, clock, load_recipe(config), accelerator, Heartbeat(run_dir, rank))
+        run.heartbeat.beat(phase="starting")
+        _work(run)
+    finally:
+        accelerator.end_training()  # without it about one run in ten aborts at exit
+
+
+def _set_threads(config: RunConfig) -> None:
+    assert isinstance(config.launcher.omp_num_threads, int), "resolved before the run"
+    torch.set_num_threads(config.launcher.omp_num_threads)
+
+
+def _own_folder(run_dir: Path, accelerator: Any) -> Path:
+    """The folder to write to: the run folder, or by hand a new one inside it."""
+    if rundir.started_by_runner():
+        return run_dir
+    chosen = rundir.by_hand_folder(run_dir) if accelerator.is_main_process else None
+    return next(path for path in gather_objects(accelerator, chosen) if path is not None)
+
+
+def _work(run: RankRun) -> None:
+    if run.accelerator.is_main_process:
+        run.record = rundir.open_record(run.run_dir, run.config)
+    _load_data(run)
+    model = _load_model(run)
+    total = loop.total_optimizer_steps(run) if run.config.mode == "train" else 1
+    with run.clock.phase("model_load"):
+        run.prepared = optimization.prepare(run.config, run.accelerator, model, total)
+        check_equal_parameters(run.accelerator, run.accelerator.unwrap_model(run.prepared.model), "before training")
+    observed.watch_activations(run)
+    run.times = EpochTimes(run.config.train.warmup_steps_not_timed)
+    if run.record is not None:
+        run.record.update(**_opening_facts(run, total))
+    if run.config.mode == "train":
+        _train(run, total)
+    else:
+        _evaluate_only(run)
+
+
+def _load_data(run: RankRun) -> None:
+    """Tokenizer and splits; the first rank to come tokenises, the others map its file."""
+    with run.clock.phase("data_preparation"):
+        run.heartbeat.beat(phase="preparing data")
+        run.tokenizer = assets.build_tokenizer(run.config)
+        if run.config.mode == "train":
+            run.train_split = prepare_split(run.recipe, run.tokenizer, "train")
+        for name in ("validation", "test"):
+            split = prepare_split(run.recipe, run.tokenizer, name)
+            if split is not None and len(split):
+                run.evaluated[name] = split
+    for name, split in [("train", run.train_split), *run.evaluated.items()]:
+        run.notes += [f"{name}: {note}" for note in (split.notes if split is not None else [])]
+
+
+def _load_model(run: RankRun) -> Any:
+    with run.clock.phase("model_load"):
+        run.heartbeat.beat(phase="loading model")
+        model, notes = assets.build_model(run.recipe)
+    run.notes += notes
+    if run.accelerator.is_main_process:
+        for note in run.notes:
+            print(f"notice: {note}", flush=True)
+    return model
+
+
+def _opening_facts(run: RankRun, total: int) -> dict[str, Any]:
+    """What is known before the first step, for the record."""
+    train = run.train_split
+    facts: dict[str, Any] = {
+        "world_size": run.accelerator.num_processes,
+        "global_batch_size": plan.global_batch_size(run.config),
+        "planned_optimizer_steps": total if train is not None else 0,
+        "num_parameters": sum(torch.Size(shape).numel() for shape in saving.whole_shapes(run.accelerator.unwrap_model(run.prepared.model)).values()),
+        "data": {
+            name: {"rows": len(split), "fingerprint": split.fingerprint, "generated": run.config.dataset.generated, "tokens": int(split.lengths.sum()), "longest_row_tokens": int(split.lengths.max())}
+            for name, split in [("train", train), *run.evaluated.items()]
+            if split is not None
+        },
+        "notes": run.notes,
+    }
+    if train is not None:
+        facts["data_order_hash"] = loop.first_order_hash(run)
+    return facts
+
+
+def _train(run: RankRun, total: int) -> None:
+    state = loop.LoopState()
+    log = MetricsLog(run.run_dir) if run.accelerator.is_main_process else None
+    run.prepared.model.train()
+    run.heartbeat.beat(phase="training", step=0, total=total, epoch=0)
+    while state.step < total and state.epoch < run.config.train.epochs:
+        run.times.start_epoch()
+        began = run.clock.read()
+        finished = loop.train_epoch(run, state, total, run.heartbeat, log)
+        train_seconds = run.clock.read() - began
+        if not finished:
+            raise rundir.Preempted(state.step)
+        last = state.step >= total or state.epoch + 1 >= run.config.train.epochs
+        _end_epoch(run, state, train_seconds, last)
+        state.epoch, state.window, state.loss_sum, state.loss_steps = state.epoch + 1, 0, 0.0, 0
+    _finish(run, state)
+
+
+def _end_epoch(run: RankRun, state: loop.LoopState, train_seconds: float, last: bool) -> None:
+    """Evaluate, and put the epoch into the record."""
+    loss = loop.mean_loss(run, state)
+    began = run.clock.read()
+    found = evaluate_split(run, "validation") if (last or run.config.train.evaluate_every_epoch) and "validation" in run.evaluated else None
+    seconds = run.clock.read() - began
+    peaks = gather_objects(run.accelerator, peak_memory_bytes(run.accelerator.device.type))
+    if run.record is None:
+        return
+    entry = {
+        "epoch": state.epoch + 1,
+        **run.times.summary(train_seconds),
+        "eval_seconds": seconds if found else None,
+        "train_loss": loss,
+        "metrics": found.metrics if found else {},
+        "eval_rows": found.rows if found else 0,
+        "eval_rows_scored": found.scored if found else 0,
+    }
+    epochs = [*run.record.data.get("epochs", []), entry]
+    run.record.update(
+        epochs=epochs,
+        metrics=entry["metrics"],
+        best=best_epoch(run.config, epochs),
+        optimizer_steps=state.step,
+        samples_seen=state.samples_seen,
+        peak_memory_bytes=peaks,
+        observed=observed.facts(run),
+        phases=run.clock.phases(run.elapsed()),
+    )
+
+
+def best_epoch(config: RunConfig, epochs: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The epoch with the best value of the recipe's metric."""
+    name = config.recipe.metric_for_best
+    known = [entry for entry in epochs if entry["metrics"].get(name) is not None]
+    if not known:
+        return None
+    pick = max if config.recipe.greater_is_better else min
+    best = pick(known, key=lambda entry: entry["metrics"][name])
+    return {"epoch": best["epoch"], "metric": name, "value": best["metrics"][name]}
+
+
+def evaluate_split(run: RankRun, name: str) -> Evaluation:
+    """Evaluate one split, charged to its phase."""
+    with run.clock.phase("evaluation"):
+        return evaluate(run, run.evaluated[name], name, run.heartbeat)
+
+
+def _finish(run: RankRun, state: loop.LoopState) -> None:
+    """Test split, equality of ranks, final weights."""
+    test = evaluate_split(run, "test") if "test" in run.evaluated else None
+    check_equal_parameters(run.accelerator, run.accelerator.unwrap_model(run.prepared.model), "after training")
+    artifacts = {"predictions": "predictions", "metrics_log": "metrics.jsonl"}
+    if run.config.train.save_model:
+        run.heartbeat.beat(phase="saving the model")
+        with run.clock.phase("save_model"):
+            saving.save_model(run.accelerator, run.prepared.model, run.tokenizer, run.run_dir / "model")
+        artifacts["model"] = "model"
+    if run.record is not None:
+        if test is not None:
+            run.record.data["test"] = {"metrics": test.metrics, "rows": test.rows, "scored": test.scored}
+        known = run.record.data.get("artifacts", {})
+        run.record.update(artifacts={**known, **artifacts}, phases=run.clock.phases(run.elapsed()))
+    run.heartbeat.beat(phase="done")
+
+
+def _evaluate_only(run: RankRun) -> None:
+    """`mode=evaluate`: the splits, without training."""
+    results = {}
+    for name in run.evaluated:
+        began = run.clock.read()
+        found = evaluate_split(run, name)
+        results[name] = {"metrics": found.metrics, "rows": found.rows, "scored": found.scored, "eval_seconds": run.clock.read() - began}
+    peaks = gather_objects(run.accelerator, peak_memory_bytes(run.accelerator.device.type))
+    if run.record is not None:
+        first = results.get("validation") or next(iter(results.values()), {"metrics": {}})
+        run.record.update(
+            evaluations=results, metrics=first["metrics"], optimizer_steps=0, peak_memory_bytes=peaks, phases=run.clock.phases(run.elapsed()),
+            artifacts={**run.record.data.get("artifacts", {}), "predictions": "predictions"},
+        )
+
+
+if __name__ == "__main__":
+    rundir.run_by_hand(run_rank, sys.argv[1:])
