@@ -1,0 +1,201 @@
+"""Whether the rows of a comparison are comparable: what was checked, what differs, what nobody recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from runner.report.folding import Row
+from runner.report.metrics_log import Point, read_points
+from runner.report.reading import dig, mapping, sequence
+from runner.report.run import Run
+
+Verdict = Literal["same", "differs", "not recorded"]
+_LEARNING_RATE_TOLERANCE = 1e-6
+_COMPARED_PACKAGES = ("torch", "transformers", "accelerate", "deepspeed", "numpy")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One fact over all rows; `values` says it per row label where it differs."""
+
+    name: str
+    verdict: Verdict
+    values: tuple[tuple[str, str], ...] = ()
+    expected: bool = False
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """All checks of one table, over the `compared` rows that have a completed run."""
+
+    checks: tuple[Check, ...]
+    compared: int
+
+    def named(self, verdict: Verdict) -> list[Check]:
+        """The checks with this verdict, in order."""
+        return [check for check in self.checks if check.verdict == verdict]
+
+    @property
+    def unexpected(self) -> list[Check]:
+        """What differs although nothing about the table says that it should."""
+        return [check for check in self.named("differs") if not check.expected]
+
+
+def _paths(*paths: str) -> Callable[[Run], Any]:
+    """A reader of several record values at once; None when none of them is recorded."""
+
+    def read(run: Run) -> Any:
+        values = [dig(run.raw, path) for path in paths]
+        return None if all(value is None for value in values) else values
+
+    return read
+
+
+def _data_fingerprints(run: Run) -> Any:
+    return _paths("data.train.fingerprint", "data.validation.fingerprint")(run)
+
+
+def _devices(run: Run) -> Any:
+    """Device kind, models and number of ranks, in whichever of the record's shapes they stand."""
+    devices = [mapping(device).get("name", device) for device in sequence(dig(run.raw, "hardware.devices"))]
+    kind = dig(run.raw, "observed.device")
+    if not devices and kind is None:
+        return None
+    return [kind, devices, run.world_size, dig(run.raw, "hardware.cpu")]
+
+
+def _packages(run: Run) -> Any:
+    versions = mapping(run.raw.get("versions"))
+    return {name: versions.get(name) for name in _COMPARED_PACKAGES} if versions else None
+
+
+_FACTS: tuple[tuple[str, Callable[[Run], Any]], ...] = (
+    ("model", _paths("config.model.name", "config.model.hub_id", "config.model.path", "config.model.init", "num_parameters")),
+    ("data set fingerprint", _data_fingerprints),
+    ("global batch size", lambda run: run.global_batch_size),
+    ("optimizer class", _paths("observed.optimizer_class")),
+    ("optimizer state dtype", _paths("observed.optimizer_state_dtype")),
+    ("optimizer settings", _paths("config.optimizer.lr", "config.optimizer.betas", "config.optimizer.eps", "config.optimizer.weight_decay")),
+    ("gradient clipping", _paths("config.train.gradient_clipping")),
+    ("precision", _paths("observed.parameter_dtype", "observed.activation_dtype", "observed.gradient_dtype")),
+    ("data order", _paths("data_order_hash")),
+    ("samples seen", _paths("samples_seen")),
+    ("epochs averaged", lambda run: len(run.epochs) or None),
+    ("seed", lambda run: run.seed),
+    ("evaluation settings", _paths(
+        "config.train.eval_micro_batch_size", "config.train.evaluate_every_epoch", "config.recipe.metric_for_best",
+        "data.validation.rows", "config.task",
+    )),
+    ("warm-up steps left out of step times", _paths("config.train.warmup_steps_not_timed")),
+    ("gradient checkpointing", _paths("config.train.gradient_checkpointing")),
+    ("devices and ranks", _devices),
+    ("code version", _paths("code.commit", "code.dirty")),
+    ("package versions", _packages),
+)  # fmt: skip
+
+
+def check_fairness(rows: Sequence[Row], expected: frozenset[str] = frozenset()) -> Fairness:
+    """Check the rows that have a completed run; `expected` names what differs by the table's design."""
+    compared = [row for row in rows if row.completed_runs]
+    checks = [_check_fact(name, fact, compared, name in expected) for name, fact in _FACTS]
+    checks.insert(6, _check_learning_rate(compared, "learning-rate curve" in expected))
+    return Fairness(tuple(checks), len(compared))
+
+
+def _check_fact(name: str, fact: Callable[[Run], Any], rows: Sequence[Row], expected: bool) -> Check:
+    """Compare one fact; a row's value is the set of its repeats' values, so that seeds may pair up."""
+    values = [_row_value(row, fact) for row in rows]
+    if len({value for value in values if value is not None}) > 1:
+        return Check(name, "differs", _told_apart(rows, values), expected)
+    return Check(name, "not recorded" if None in values else "same", (), expected)
+
+
+def _row_value(row: Row, fact: Callable[[Run], Any]) -> str | None:
+    """The distinct values of a row's completed runs as sorted JSON; None when a run does not say."""
+    values = {json.dumps(fact(run), sort_keys=True, default=str) for run in row.completed_runs}
+    return None if "null" in values else "\n".join(sorted(values))
+
+
+def _told_apart(rows: Sequence[Row], values: Sequence[str | None]) -> tuple[tuple[str, str], ...]:
+    """Per row label the parts of the value that are not the same in all rows."""
+    parsed = [None if value is None else [json.loads(line) for line in value.split("\n")] for value in values]
+    return tuple((row.label, _short(value, parsed)) for row, value in zip(rows, parsed, strict=True))
+
+
+def _short(value: list[Any] | None, others: Sequence[list[Any] | None]) -> str:
+    if value is None:
+        return "not recorded"
+    if len(value) > 1:
+        return " and ".join(_plain(item) for item in value)
+    known = [other[0] for other in others if other]
+    return _plain(_differing_parts(value[0], known))
+
+
+def _differing_parts(value: Any, known: Sequence[Any]) -> Any:
+    """Of a list or mapping only the parts in which it is not like all the others."""
+    if isinstance(value, list) and all(isinstance(other, list) and len(other) == len(value) for other in known):
+        return [item for index, item in enumerate(value) if any(other[index] != item for other in known)]
+    if isinstance(value, Mapping) and all(isinstance(other, Mapping) for other in known):
+        return [f"{key} {item}" for key, item in value.items() if any(other.get(key) != item for other in known)]
+    return value
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_plain(item) for item in value) or "the same"
+    return "none" if value is None else str(value) if not isinstance(value, Mapping) else json.dumps(value)
+
+
+def _check_learning_rate(rows: Sequence[Row], expected: bool) -> Check:
+    """Compare learning rates at equal optimizer steps, each row's first completed run with the first row's."""
+    name = "learning-rate curve"
+    curves = [_learning_rates(read_points(row.first.folder)) for row in rows]
+    if any(not curve for curve in curves):
+        return Check(name, "not recorded", (), expected)
+    differences = [curve_difference(curves[0], curve) for curve in curves[1:]]
+    if all(difference == "" for difference in differences):
+        return Check(name, "same", (), expected)
+    named = [(row.label, text) for row, text in zip(rows[1:], differences, strict=True) if text]
+    return Check(name, "differs", ((rows[0].label, "reference"), *((label, text or "") for label, text in named)), expected)
+
+
+def _learning_rates(points: Sequence[Point]) -> dict[int, float]:
+    return {point.step: point.learning_rate for point in points if point.learning_rate is not None}
+
+
+def curve_difference(reference: Mapping[int, float], curve: Mapping[int, float]) -> str:
+    """'' when both agree (relative 1e-6) at every step both logged, else where they first part."""
+    shared = sorted(reference.keys() & curve.keys())
+    if not shared:
+        return "no optimizer step logged by both"
+    for step in shared:
+        a, b = reference[step], curve[step]
+        if abs(a - b) > _LEARNING_RATE_TOLERANCE * max(abs(a), abs(b)):
+            return f"from step {step}: {b:.3g} against {a:.3g}"
+    ends = max(reference), max(curve)
+    return "" if ends[0] == ends[1] else f"{ends[1]} optimizer steps against {ends[0]}"
+
+
+def statement(fairness: Fairness) -> list[str]:
+    """The footer: one sentence a fact that differs, then what is the same, then what is not recorded."""
+    if fairness.compared < 2:
+        return ["Fairness: fewer than two rows have a completed run, so nothing was compared."]
+    lines = [_difference_line(check) for check in fairness.named("differs")]
+    same, unknown = fairness.named("same"), fairness.named("not recorded")
+    if same:
+        start = "Fairness: the same in all" if not lines else "The same in all"
+        lines.append(f"{start} {fairness.compared} rows: {', '.join(check.name for check in same)}.")
+    if unknown:
+        lines.append(f"Not recorded in every row, so not checked: {', '.join(check.name for check in unknown)}.")
+    return lines
+
+
+def _difference_line(check: Check) -> str:
+    grouped: dict[str, list[str]] = {}
+    for label, value in check.values:
+        grouped.setdefault(value, []).append(label)
+    told = "; ".join(f"{', '.join(labels)}: {value}" for value, labels in grouped.items())
+    return f"{'Differs by design' if check.expected else 'DIFFERS'}: {check.name} ({told})."

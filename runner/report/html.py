@@ -1,0 +1,210 @@
+"""The page: one self-contained file, no request to anywhere, everything from records escaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from runner.report.columns import Column, bytes_text, ratio_text, seconds_text, table_columns
+from runner.report.fairness import statement
+from runner.report.figures import (
+    MOST_CURVES,
+    Bars,
+    configuration_differences,
+    curves,
+    largest_batch_bars,
+    memory_pairs,
+    phase_stacks,
+    styles,
+    train_time_bars,
+)
+from runner.report.folding import Row, label_rows
+from runner.report.run import Run
+from runner.report.tables import DEFINITIONS, Comparison, Table, Workload, largest_batch, workload_text
+
+_INSTALL = "the page needs jinja2 and plotly: pip install 'finetune-runner[report]'"
+
+
+class MissingExtra(Exception):
+    """A package of the extra `report` is not installed; the message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table as the template takes it."""
+
+    table: Table
+    columns: list[Column]
+    statement: list[str]
+    train_bars: Bars | None
+    batch_bars: Bars | None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """All of one workload: its tables and what is drawn about its rows."""
+
+    title: str
+    headlines: list[str]
+    tables: list[TableView]
+    tiles: list[tuple[str, str, str]]
+    curves: list[dict[str, Any]]
+    curves_left_out: int
+    memory: list[Any]
+    phases: list[Any]
+    phase_names: list[str]
+    differences: list[Any]
+
+
+def page(comparison: Comparison, base: Path) -> str:
+    """The page as text; links to run folders are relative to `base`, where it will lie.
+
+    Raises:
+        MissingExtra: jinja2 or plotly is not installed.
+    """
+    try:
+        from jinja2 import Environment, StrictUndefined
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise MissingExtra(_INSTALL) from None
+    panels = _panels(comparison)
+    drawn = {f"curves-{index}": panel.curves for index, panel in enumerate(panels) if panel.curves}
+    scripts = [_plain_lines(get_plotlyjs()), _asset("page.js")] if drawn else []
+    template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(_asset("page.html.j2"))
+    return template.render(
+        comparison=comparison,
+        panels=panels,
+        style=_asset("page.css"),
+        scripts=scripts,
+        script_hashes=" ".join(f"'sha256-{_sha256(script)}'" for script in scripts),
+        data=_script_safe_json(drawn),
+        counts=_counts(comparison.runs),
+        runs=[(run, _link(run.folder, base)) for run in comparison.runs],
+        definitions=DEFINITIONS,
+    )
+
+
+def _asset(name: str) -> str:
+    return _plain_lines((files("runner.report") / "page" / name).read_text(encoding="utf-8"))
+
+
+def _plain_lines(value: str) -> str:
+    """With the line ends an HTML parser makes of all others, so that hashes agree."""
+    return value.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _sha256(script: str) -> str:
+    """Hash of a script for the page's content security policy: only these scripts may run in it."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _script_safe_json(value: Any) -> str:
+    """JSON that cannot end the script element it stands in."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
+
+
+def _link(folder: Path, base: Path) -> str:
+    """A relative, percent-encoded link from `base` to a run folder."""
+    return quote(os.path.relpath(folder, base or Path())) + "/"
+
+
+def _counts(runs: Sequence[Run]) -> list[tuple[str, int]]:
+    """How many runs have each status, completed first."""
+    found: dict[str, int] = {"completed": 0}
+    for run in runs:
+        found[run.status] = found.get(run.status, 0) + 1
+    return [(status, count) for status, count in found.items() if count]
+
+
+def _panels(comparison: Comparison) -> list[Panel]:
+    workloads = list(dict.fromkeys(table.workload for table in comparison.tables))
+    return [_panel(workload, [table for table in comparison.tables if table.workload == workload]) for workload in workloads]
+
+
+def _panel(workload: Workload | None, tables: Sequence[Table]) -> Panel:
+    rows = _distinct_rows(tables)
+    style_of = styles(rows)
+    colour_by_method = {row.method: style_of[row.label].colour for row in rows}
+    ended = [row for row in rows if row.completed_runs] or rows
+    drawn = curves(ended, style_of)
+    phases = phase_stacks(rows)
+    return Panel(
+        title=workload_text(workload),
+        headlines=[line for table in tables for line in headline(table)],
+        tables=[_table_view(table, colour_by_method) for table in tables],
+        tiles=tiles(rows),
+        curves=drawn,
+        curves_left_out=max(0, len(ended) - MOST_CURVES),
+        memory=memory_pairs(rows, lambda row: style_of[row.label].colour),
+        phases=phases,
+        phase_names=list(dict.fromkeys(segment.name for _, _, segments in phases for segment in segments)),
+        differences=configuration_differences(rows),
+    )
+
+
+def _distinct_rows(tables: Sequence[Table]) -> list[Row]:
+    """Each row once, though it may stand in several tables, with a label that is unique among all of them."""
+    rows = {row.first.folder: row for table in reversed(tables) for row in table.rows}
+    ordered = dict.fromkeys(row.first.folder for table in tables for row in table.rows)
+    return label_rows([replace(rows[folder], speed_up=None, is_baseline=False) for folder in ordered], shared_batch=False)
+
+
+def _table_view(table: Table, colours: dict[str, int]) -> TableView:
+    """A comparing table comes with bars; one of unrelated runs does not."""
+    compares = table.kind != "runs"
+
+    def colour_of(row: Row) -> int:
+        return colours.get(row.method, 0)
+
+    return TableView(
+        table=table,
+        columns=table_columns(table),
+        statement=statement(table.fairness) if table.fairness else [],
+        train_bars=train_time_bars(table.rows, colour_of) if compares else None,
+        batch_bars=largest_batch_bars(table.rows, colour_of) if table.kind == "largest" else None,
+    )
+
+
+def headline(table: Table) -> list[str]:
+    """What a matched-batch table says about speed, in one sentence, with the doubt that is due."""
+    baseline = next((row for row in table.rows if row.is_baseline), None)
+    rated = [(row, row.speed_up) for row in table.rows if row.speed_up is not None]
+    if table.kind != "matched" or baseline is None or not rated:
+        return []
+    row, ratio = max(rated, key=lambda pair: pair[1].value)
+    place = f"at global batch {row.first.global_batch_size}"
+    if ratio.low is None and ratio.value > 1:
+        sentence = f"{row.label} trains {ratio.value:.2f}× as fast as {baseline.label} {place}, in one run each: repeats would say how sure that is."
+    elif ratio.distinguishable and ratio.value > 1:
+        sentence = f"{row.label} trains {ratio_text(ratio)} as fast as {baseline.label} {place}."
+    else:
+        sentence = f"No method is distinguishably faster than {baseline.label} {place}."
+    differing = [check.name for check in table.fairness.unexpected] if table.fairness else []
+    return [sentence + (f" The rows differ in {', '.join(differing)}." if differing else "")]
+
+
+def tiles(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
+    """(what, value, whose) of the best completed rows; nothing where nothing was measured."""
+    done = [row for row in rows if row.completed_runs]
+    timed = [(row.train_seconds.mean, row) for row in done if row.train_seconds]
+    weighed = [(row.peak_memory_bytes, row) for row in done if row.peak_memory_bytes]
+    sized = [(size, row) for row in done if (size := largest_batch(row))]
+    found = []
+    if timed:
+        row = min(timed, key=lambda pair: pair[0])[1]
+        found.append(("shortest epoch", f"{seconds_text(row.train_seconds)} s", row.label))
+    if weighed:
+        peak, row = min(weighed, key=lambda pair: pair[0])
+        found.append(("smallest peak memory", bytes_text(peak), row.label))
+    if sized:
+        size, row = max(sized, key=lambda pair: pair[0])
+        found.append(("largest micro batch", str(size), row.label))
+    return found

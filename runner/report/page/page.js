@@ -1,0 +1,63 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("curve-data").textContent);
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const narrow = window.matchMedia("(max-width: 640px)");
+  const kinds = {
+    "loss-step": { x: "step", y: "loss", title: "optimizer step" },
+    "loss-time": { x: "seconds", y: "loss", title: "seconds of training" },
+    "rate-step": { x: "step", y: "rate", title: "optimizer step" },
+  };
+  const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  function traces(curves, kind) {
+    return curves.map((curve) => ({
+      type: "scatter",
+      mode: curve.step.length < 2 ? "markers" : "lines",
+      name: curve.label.replace(/&/g, "&amp;").replace(/</g, "&lt;"),
+      x: curve[kind.x],
+      y: curve[kind.y],
+      line: { color: variable("--c" + curve.colour), dash: curve.dash, width: 2 },
+      marker: { color: variable("--c" + curve.colour), size: 8 },
+    }));
+  }
+
+  function layout(kind) {
+    const axis = {
+      color: variable("--muted"), gridcolor: variable("--line"), zeroline: false,
+      linecolor: variable("--line"), automargin: true, fixedrange: narrow.matches,
+    };
+    return {
+      margin: { l: 8, r: 12, t: 8, b: 8 },
+      height: narrow.matches ? 240 : 300,
+      showlegend: false,
+      hovermode: "closest",
+      hoverlabel: { namelength: -1, bgcolor: variable("--surface"), bordercolor: variable("--line"), font: { color: variable("--ink") } },
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: "system-ui, sans-serif", size: 13, color: variable("--ink") },
+      xaxis: { ...axis, title: { text: kind.title, standoff: 8 }, rangemode: "tozero", nticks: narrow.matches ? 5 : 8 },
+      yaxis: { ...axis, nticks: 6, rangemode: kind.y === "rate" ? "tozero" : "normal", exponentformat: "power" },
+    };
+  }
+
+  function draw(section) {
+    const curves = data[section.dataset.curves];
+    const plots = [...section.querySelectorAll("[data-plot]")];
+    const logarithmic = section.querySelector("[data-log]");
+    const boxes = [...section.querySelectorAll("[data-curve]")];
+    const paint = () => plots.forEach((element) => {
+      const kind = kinds[element.dataset.plot];
+      const form = layout(kind);
+      if (kind.y === "loss" && logarithmic.checked) { form.yaxis.type = "log"; form.yaxis.nticks = 0; }
+      const shown = traces(curves, kind).map((trace, index) => ({ ...trace, visible: boxes[index].checked }));
+      Plotly.react(element, shown, form, { responsive: true, displayModeBar: false, showTips: false });
+    });
+    section.querySelectorAll("input").forEach((input) => input.addEventListener("change", paint));
+    dark.addEventListener("change", paint);
+    narrow.addEventListener("change", paint);
+    paint();
+  }
+
+  document.querySelectorAll("[data-curves]").forEach(draw);
+})();

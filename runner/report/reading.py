@@ -1,0 +1,80 @@
+"""Read values out of a mapping that may be half-filled, older or written by hand, without failing.
+
+Every reader returns None (or something empty) where the value is missing or of another type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def dig(mapping: Mapping[str, Any], path: str) -> Any:
+    """Value at a dotted path such as `data.train.rows`, or None where any part is missing."""
+    value: Any = mapping
+    for key in path.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(key)
+    return value
+
+
+def number(value: Any) -> float | None:
+    """The value as a finite float; None for text, booleans, NaN and infinities."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        result = float(value)
+    except OverflowError:
+        return None
+    return result if math.isfinite(result) else None
+
+
+def integer(value: Any) -> int | None:
+    """The value as an int when it is a whole number, else None."""
+    result = number(value)
+    return int(result) if result is not None and result.is_integer() else None
+
+
+def text(value: Any) -> str:
+    """The value when it is text, without control characters (a terminal would obey them); else ''."""
+    if not isinstance(value, str):
+        return ""
+    if value.isprintable():
+        return value
+    return "".join(letter if letter.isprintable() else " " for letter in value)
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """The value when it is a mapping, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def sequence(value: Any) -> Sequence[Any]:
+    """The value when it is a list or tuple, else an empty one."""
+    return value if isinstance(value, list | tuple) else ()
+
+
+def numbers(value: Any) -> dict[str, float]:
+    """The finite numbers of a mapping, by cleaned name; everything else is left out."""
+    found = {text(str(key)): number(item) for key, item in mapping(value).items()}
+    return {key: item for key, item in found.items() if item is not None}
+
+
+def integers(value: Any) -> tuple[int, ...]:
+    """The whole numbers of a list, in order; everything else is left out."""
+    found = (integer(item) for item in sequence(value))
+    return tuple(item for item in found if item is not None)
+
+
+def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested mapping as one level of dotted keys; lists stay values."""
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(item, Mapping) and item:
+            flat.update(flatten(item, f"{name}."))
+        else:
+            flat[name] = item
+    return flat

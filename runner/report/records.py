@@ -1,0 +1,93 @@
+"""Find run folders and read their records: one `Run` each, whatever state the record is in."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.report.liveness import runner_liveness
+from runner.report.reading import mapping, text
+from runner.report.run import Run, run_from_record, unreadable_run
+from runner.report.versions import CURRENT_SCHEMA_VERSION, schema_version, upgrade
+
+RECORD_NAME = "record.json"
+DEFAULT_FOLDERS = (Path("outputs"), Path("multirun"))
+
+
+class NoSuchFolder(Exception):
+    """A folder that was asked for does not exist; the message is one line for the user."""
+
+
+def find_run_folders(roots: Sequence[Path]) -> list[Path]:
+    """Folders under `roots` that hold a record, each once, sorted by path.
+
+    A root may be a run folder, its record.json, a sweep folder or any tree.
+
+    Raises:
+        NoSuchFolder: a root does not exist.
+    """
+    found: dict[str, Path] = {}
+    for root in roots:
+        folder = root.parent if root.name == RECORD_NAME else root
+        if not folder.is_dir():
+            raise NoSuchFolder(f"no such folder: {root}")
+        for match in _walk(str(folder)):
+            found.setdefault(os.path.realpath(match), Path(match))
+    return sorted(found.values())
+
+
+def _walk(top: str) -> Iterator[str]:
+    """Folders with a record; checkpoints, models and hidden folders are not searched, links not followed."""
+    for folder, subfolders, files in os.walk(top):
+        if RECORD_NAME in files:
+            yield folder
+        skipped = {"checkpoints", "model"} if RECORD_NAME in files else set()
+        subfolders[:] = [name for name in subfolders if name not in skipped and not name.startswith(".")]
+
+
+def read_runs(folders: Iterable[Path]) -> list[Run]:
+    """One run per folder, in the given order; never raises for what a record holds."""
+    return [read_run(folder) for folder in folders]
+
+
+def read_run(folder: Path) -> Run:
+    """The run of one folder; a record that cannot be read becomes a row that says why."""
+    try:
+        raw = json.loads((folder / RECORD_NAME).read_bytes())
+    except OSError as error:
+        return unreadable_run(folder, f"{RECORD_NAME} cannot be read: {error.strerror}")
+    except (ValueError, RecursionError) as error:
+        return unreadable_run(folder, f"{RECORD_NAME} is not valid JSON: {str(error)[:120]}")
+    problem = _version_problem(raw)
+    if problem:
+        return unreadable_run(folder, problem)
+    return run_from_record(judge_status(upgrade(raw)), folder)
+
+
+def _version_problem(raw: Any) -> str | None:
+    """Why a parsed file is no record that can be understood, or None."""
+    if not isinstance(raw, Mapping):
+        return f"{RECORD_NAME} holds no JSON object"
+    version = schema_version(raw)
+    if version is None:
+        return f"{RECORD_NAME} has no schema_version: it is not a record of this runner"
+    if not 0 <= version <= CURRENT_SCHEMA_VERSION:
+        return f"schema version {version} is unknown here (newest known: {CURRENT_SCHEMA_VERSION}); use a newer runner"
+    return None
+
+
+def judge_status(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The record with its true status: one still `running` whose runner is gone has failed."""
+    if raw.get("status") != "running":
+        return raw
+    runner = mapping(raw.get("runner"))
+    liveness = runner_liveness(runner)
+    if liveness == "dead":
+        return {**raw, "status": "failed", "reason": "the runner died"}
+    if liveness == "unknown" and not raw.get("reason"):
+        host = text(runner.get("host"))
+        return {**raw, "reason": f"on host {host}, not checked from here" if host else "whether it still runs is not recorded"}
+    return raw
