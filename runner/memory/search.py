@@ -1,0 +1,105 @@
+"""Around a workload: the other ways to run it, and the largest micro batch each of them has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from runner.memory.estimate import MemoryEstimate, estimate
+from runner.memory.items import CATEGORIES, MOMENTS
+from runner.memory.workload import Place, Workload
+
+LARGEST_ROWS = 2**20
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Largest micro batch that fits (0: not even one row), and what stops the next one."""
+
+    rows: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One way to run the workload. `fit` is None when no device memory was given."""
+
+    name: str
+    estimate: MemoryEstimate
+    fit: Fit | None
+    chosen: bool
+
+
+def largest_micro_batch(workload: Workload, device_bytes: int) -> int:
+    """Rows of the largest micro batch whose estimate is at most `device_bytes`; 0 when one row does not fit."""
+    return fit(workload, device_bytes).rows
+
+
+def fit(workload: Workload, device_bytes: int) -> Fit:
+    """The largest micro batch for a device of `device_bytes`, with the reason why no more fits."""
+
+    def needs(rows: int) -> int:
+        return estimate(workload.with_batch(rows)).device_bytes_per_rank
+
+    if needs(1) > device_bytes:
+        return Fit(0, _too_small(estimate(workload.with_batch(1)), device_bytes))
+    low, high = 1, 2
+    while high <= LARGEST_ROWS and needs(high) <= device_bytes:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if needs(middle) <= device_bytes else (low, middle)
+    over = estimate(workload.with_batch(low + 1))
+    return Fit(low, f"{low + 1} rows need {over.device_bytes_per_rank / GIB:.2f} GiB, most of it {_heaviest(over)}")
+
+
+def _too_small(one: MemoryEstimate, device_bytes: int) -> str:
+    need, have = one.device_bytes_per_rank / GIB, device_bytes / GIB
+    moment = MOMENTS[one.peak_moment].split(":")[0]
+    return f"one row needs {need:.2f} GiB of {have:.2f} GiB ({moment}), most of it {_heaviest(one)}"
+
+
+def _heaviest(found: MemoryEstimate) -> str:
+    sizes = {label: found.category_at(name, found.peak_moment) for name, label in CATEGORIES.items()}
+    label = max(sizes, key=lambda key: sizes[key])
+    return f"{label} ({sizes[label] / GIB:.2f} GiB)"
+
+
+def alternatives(workload: Workload, device_bytes: int | None = None) -> list[Alternative]:
+    """DDP and ZeRO 0–3 with every offload the stage allows, each without and with gradient checkpointing."""
+    found = []
+    for name, candidate in _candidates(workload):
+        room = fit(candidate, device_bytes) if device_bytes else None
+        found.append(Alternative(name, estimate(candidate), room, _same(candidate, workload)))
+    return found
+
+
+def _candidates(workload: Workload) -> Iterator[tuple[str, Workload]]:
+    for checkpointing in (False, True):
+        base = replace(workload, gradient_checkpointing=checkpointing)
+        suffix = " + gradient checkpointing" if checkpointing else ""
+        yield "DDP" + suffix, replace(base, launcher="ddp", zero_stage=0, offload_optimizer="none", offload_params="none")
+        for stage in range(4):
+            for label, optimizer, params in _offloads(stage):
+                candidate = replace(base, launcher="deepspeed", zero_stage=stage, offload_optimizer=optimizer, offload_params=params)
+                yield f"ZeRO-{stage}{label}{suffix}", candidate
+
+
+def _offloads(stage: int) -> list[tuple[str, Place, Place]]:
+    """Offload choices a stage has: none at 0, the optimizer from 1, parameters at 3."""
+    choices: list[tuple[str, Place, Place]] = [("", "none", "none")]
+    if stage >= 1:
+        choices.append((" + optimizer on CPU", "cpu", "none"))
+    if stage == 3:
+        choices.append((" + optimizer and parameters on CPU", "cpu", "cpu"))
+    return choices
+
+
+def _same(candidate: Workload, workload: Workload) -> bool:
+    """Whether a candidate is the configured run (nvme counts as another place)."""
+    from runner.memory.estimate import effective
+
+    left, right = effective(candidate), effective(workload)
+    names = ("launcher", "stage", "offload_optimizer", "offload_params", "gradient_checkpointing")
+    return all(getattr(left, name) == getattr(right, name) for name in names)

@@ -1,0 +1,298 @@
+"""Training state of one rank: what accelerate 1.15 (DDP) and DeepSpeed 0.19.8 (ZeRO 0–3) really allocate.
+
+Sources, beside the installed code itself:
+
+- Rajbhandari, Rasley, Ruwase, He: "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models"
+  (SC 2020, arXiv:1910.02054), section 3.1: mixed-precision Adam needs 2 + 2 + 12 = 16 bytes a parameter
+  (half weights, half gradients; fp32 copy, momentum, variance), section 5: dividing 12, then 14, then 16 of
+  them by the number of ranks (stages 1, 2, 3).
+- The other rule of thumb, 20 bytes: fp32 gradients come on top for the optimizer step (2 + 2 + 4 + 4 + 8), as in
+  DeepSpeed's stage 0 in half precision; or fp32 weights, gradients and states (16) plus a bucket copy of the gradients (4), as under DDP.
+- deepspeed/runtime/zero/stage_1_and_2.py, stage3.py, engine.py, runtime/fp16/unfused_optimizer.py, and torch's
+  DistributedDataParallel and Adam; the lines they stand for are named at each item.
+
+Ψ below is the number of trainable elements, N the number of ranks, b the bytes of one weight.
+"""
+
+from __future__ import annotations
+
+import math
+
+from runner.memory.architecture import ModelFacts
+from runner.memory.items import ALWAYS, Item, Moment
+from runner.memory.workload import Workload
+
+ADAM_BYTES = 8
+STAGE_0_REDUCE_ELEMENTS = 500_000_000
+GRADIENT_MOMENTS: tuple[Moment, ...] = ("backward", "step")
+BACKWARD_MOMENTS: tuple[Moment, ...] = ("forward", "recompute", "backward")
+
+
+def state_items(workload: Workload, facts: ModelFacts, rank: int | None = None) -> list[Item]:
+    """Items of one rank (of the fullest with None) for parameters, gradients, optimizer states, master copy and buckets."""
+    if workload.launcher == "ddp":
+        return _ddp(workload, facts)
+    if workload.stage == 0:
+        return _stage_0(workload, facts)
+    if workload.stage == 3:
+        return _stage_3(workload, facts)
+    return _stage_1_and_2(workload, facts, rank)
+
+
+def adam_temporaries(workload: Workload, tensors: list[int]) -> int:
+    """Bytes torch's Adam allocates while it steps over tensors of these sizes (elements), one parameter group.
+
+    torch/optim/adam.py: the foreach form (default on CUDA) holds a square root of every second moment of the
+    group at once; the loop (default on CPU) holds two temporaries of one tensor; fused kernels hold nothing.
+    """
+    if workload.optimizer_kernel == "fused" or not tensors:
+        return 0
+    if workload.optimizer_kernel == "foreach" and workload.device == "cuda":
+        return 4 * sum(tensors)
+    return 2 * 4 * max(tensors)
+
+
+def _gradient_moments(workload: Workload) -> tuple[Moment, ...]:
+    """Gradients outlive a forward pass when micro batches accumulate or when they are zeroed in place."""
+    kept = workload.gradient_accumulation_steps > 1 or workload.gradients_kept_between_steps
+    return ("forward", "recompute", *GRADIENT_MOMENTS) if kept else GRADIENT_MOMENTS
+
+
+def _ddp(workload: Workload, facts: ModelFacts) -> list[Item]:
+    """fp32 weights, gradients and Adam states (16 bytes a parameter), plus DDP's buckets."""
+    size = 4 * facts.numel
+    groups = facts.groups(workload.weight_decay_groups)
+    items = [
+        Item("parameters", size + facts.buffer_bytes, "fp32 weights and buffers", ALWAYS),
+        Item("optimizer_states", 2 * size, "Adam: momentum and variance in fp32, 8 bytes a parameter"),
+        Item("temporary", max(adam_temporaries(workload, group) for group in groups), "Adam's intermediate results", ("step",)),
+    ]
+    if workload.world_size > 1:
+        view = workload.gradient_as_bucket_view
+        why = "gradients live in DDP's buckets" if view else "DDP copies every gradient into buckets it keeps (gradient_as_bucket_view=False, accelerate's default)"
+        items.append(Item("communication_buckets", 0 if view else size, why))
+    moments = ALWAYS[1:] if workload.world_size > 1 and workload.gradient_as_bucket_view else _gradient_moments(workload)
+    items.append(Item("gradients", size, "fp32, 4 bytes a parameter", moments))
+    if workload.autocast:
+        items.append(Item("temporary", 2 * facts.largest, "half-precision gradient of the largest weight before it is cast to fp32", ("backward",)))
+    return items
+
+
+def _stage_0(workload: Workload, facts: ModelFacts) -> list[Item]:
+    """DeepSpeed without partitioning: fp32 with torch's optimizer, or half precision with fp32 master copies.
+
+    runtime/fp16/unfused_optimizer.py clones every weight to fp32 and makes fp32 gradients for the step;
+    engine.allreduce_no_retain flattens gradients, up to 500,000,000 elements at a time.
+    """
+    psi, b = facts.numel, workload.weight_bytes
+    groups = facts.groups(workload.weight_decay_groups)
+    items = [
+        Item("parameters", b * psi + facts.buffer_bytes, f"whole on every rank, {b} bytes each", ALWAYS),
+        Item("optimizer_states", ADAM_BYTES * psi, "Adam: 8 bytes a parameter"),
+        Item("gradients", b * psi, f"whole on every rank, {b} bytes each", _gradient_moments(workload)),
+        Item("temporary", max(adam_temporaries(workload, group) for group in groups), "Adam's intermediate results", ("step",)),
+    ]
+    if b < 4:
+        items.append(Item("master_weights", 4 * psi, "fp32 clone of every weight", ALWAYS))
+        items.append(Item("temporary", 4 * psi, "fp32 gradients for the step: the 20th byte of the 20-bytes rule", ("step",)))
+    if workload.world_size > 1:
+        flat = b * min(psi, STAGE_0_REDUCE_ELEMENTS)
+        items.append(Item("communication_buckets", flat, "gradients flattened to be reduced, at most 500,000,000 elements", ("backward",)))
+    return items
+
+
+def partitions(groups: list[list[int]], world_size: int) -> list[int]:
+    """Elements of one rank's partition of each parameter group in stages 1 and 2.
+
+    stage_1_and_2.py pads a group to a multiple of 2 N, so that every partition starts on 4 bytes in half precision.
+    """
+    return [math.ceil(sum(group) / (2 * world_size)) * 2 for group in groups]
+
+
+def touched(group: list[int], partition: int, world_size: int) -> list[int]:
+    """Per rank, elements of those tensors of a group that lie, wholly or in part, in the rank's partition.
+
+    copy_grads_in_partition keeps the gradient of such a tensor whole, also on the border of two ranks.
+    """
+    totals = [0] * world_size
+    start = 0
+    for numel in group:
+        for rank in range(start // partition, (start + numel - 1) // partition + 1):
+            totals[rank] += numel
+        start += numel
+    return totals
+
+
+def gradient_elements(groups: list[list[int]], world_size: int) -> list[int]:
+    """Per rank, elements of gradients that stages 1 and 2 keep."""
+    parts = partitions(groups, world_size)
+    by_group = [touched(group, part, world_size) for group, part in zip(groups, parts, strict=True)]
+    return [sum(column) for column in zip(*by_group, strict=True)]
+
+
+def _stage_1_and_2(workload: Workload, facts: ModelFacts, rank: int | None) -> list[Item]:
+    """Weights whole and flat; master copy, states and (stage 2) gradients of the rank's partition."""
+    psi, b, world = facts.numel, workload.weight_bytes, workload.world_size
+    groups = facts.groups(workload.weight_decay_groups)
+    parts = partitions(groups, world)
+    flat = sum(part * world for part in parts)
+    own = sum(parts)
+    kept = gradient_elements(groups, world)
+    gradients = b * (max(kept) if rank is None else kept[rank])
+    items = [
+        Item("parameters", b * flat + facts.buffer_bytes, f"whole on every rank in flat buffers, {b} bytes each", ALWAYS),
+        Item("temporary", b * max(parts) * world, "a parameter group and its flat copy exist at once", ("setup",)),
+        *_reduce_buckets(workload, psi),
+    ]
+    if workload.offload_optimizer != "none":
+        return items + _offloaded_1_and_2(workload, facts, own, gradients)
+    doubled = 2 if workload.gradient_accumulation_steps > 1 else 1
+    items += [
+        Item("master_weights", 4 * own, f"fp32 clone of this rank's 1/{world}, also when the weights are fp32", ALWAYS),
+        Item("optimizer_states", ADAM_BYTES * own, f"Adam: 8 bytes a parameter of this rank's 1/{world}"),
+        Item("gradients", gradients, f"whole tensors that touch this rank's 1/{world}, {b} bytes an element", _gradient_moments(workload)),
+        Item("temporary", _partition_step(workload, max(parts), b), "flat gradient of one parameter group, its fp32 form and Adam's intermediate results", ("step",)),
+    ]
+    if doubled > 1:
+        items.append(Item("temporary", gradients, "gradients of a later micro batch beside the accumulated ones", ("backward",)))
+    if workload.stage == 1 and (doubled > 1 or not workload.buckets.overlap_comm):
+        items.append(Item("temporary", b * psi, "stage 1 without overlap_comm, or accumulating, holds all gradients until they are reduced", ("backward",)))
+    return items
+
+
+def _partition_step(workload: Workload, part: int, b: int) -> int:
+    """Largest temporary bytes while one flat partition of `part` elements is updated."""
+    converted = 4 * part if b < 4 else 0
+    return max(b * part + converted, 4 * part + adam_temporaries(workload, [part]))
+
+
+def _offloaded_1_and_2(workload: Workload, facts: ModelFacts, own: int, gradients: int) -> list[Item]:
+    """Optimizer partition in host memory (stages 1 and 2 treat nvme like cpu: nothing is written to disk)."""
+    b = workload.weight_bytes
+    items = [
+        Item("master_weights", 4 * own, "fp32 partition", ALWAYS, "host"),
+        Item("optimizer_states", ADAM_BYTES * own, "Adam: 8 bytes a parameter of the partition", place="host"),
+        Item("gradients", 4 * own, "fp32 gradients of the partition, kept between steps", ALWAYS, "host"),
+        Item("communication_buckets", b * (own + facts.largest), "staging copies of updated weights and of the largest gradient", ALWAYS, "host"),
+        Item("communication_buckets", b * facts.largest, "staging copy of the largest gradient", ALWAYS),
+    ]
+    if workload.gradient_accumulation_steps > 1:
+        items.append(Item("gradients", gradients, "accumulated gradients", place="host"))
+    return items
+
+
+def _reduce_buckets(workload: Workload, psi: int) -> list[Item]:
+    """Buffers of stages 1 and 2 that gradients are reduced in: allocated as the backward pass starts, then released.
+
+    setup_buckets: reduce_bucket_size elements, twice with overlap_comm; allreduce_bucket flattens the
+    slices of one bucket into a third copy.
+    """
+    b, bucket = workload.weight_bytes, workload.buckets.reduce_bucket_size
+    count = (2 if workload.buckets.overlap_comm else 1) if workload.buckets.contiguous_gradients else 0
+    reserved, flat = count * bucket, min(bucket, psi)
+    why = f"{count} × reduce_bucket_size elements of {b} bytes"
+    if workload.device == "cpu" and reserved > psi:
+        reserved, why = psi, why + "; on a CPU only the pages that gradients are written to exist"
+    if workload.world_size == 1:
+        flat = 0
+    return [
+        Item("communication_buckets", b * reserved, why, BACKWARD_MOMENTS),
+        Item("communication_buckets", b * flat, "slices of one bucket flattened to be reduced", BACKWARD_MOMENTS),
+    ]
+
+
+def _stage_3(workload: Workload, facts: ModelFacts) -> list[Item]:
+    """Everything partitioned per tensor, rounded up to N; weights gathered for the layers at work."""
+    b, world = workload.weight_bytes, workload.world_size
+    sizes = [fact.numel for fact in facts.parameters]
+    own = sum(math.ceil(numel / world) for numel in sizes)
+    whole = sum(numel for numel in sizes if numel <= workload.buckets.stage3_param_persistence_threshold)
+    place = "host" if workload.offload_params != "none" else "device"
+    items = [
+        Item("parameters", b * own, f"this rank's 1/{world} of every tensor, {b} bytes each", ALWAYS, place),
+        Item("parameters", b * whole + facts.buffer_bytes, "tensors of at most stage3_param_persistence_threshold elements stay whole", ALWAYS),
+        *_gathered(workload, facts, whole),
+        *_stage_3_buckets(workload, facts.numel),
+        *_stage_3_optimizer(workload, facts, own),
+    ]
+    if not workload.zero3_init:
+        unsharded = b * (facts.numel - whole)
+        items.append(Item("temporary", unsharded, "the whole model is moved to the device before it is partitioned (no zero.Init)", ("setup",)))
+    return [_on_disk(item) if workload.offload_params == "nvme" and item.place == "host" and item.category == "parameters" else item for item in items]
+
+
+def _gathered(workload: Workload, facts: ModelFacts, whole: int) -> list[Item]:
+    """Whole weights held beside the partitions.
+
+    partitioned_param_coordinator.py keeps a weight after use when it is used again within
+    stage3_max_reuse_distance elements of modules. From the end of the forward pass, a weight x elements
+    before the end is reused after 2 x elements (3 x when layers are recomputed), so half (a third) of the
+    distance is held; stage3_max_live_parameters bounds prefetching only. Gathering needs the flat buffer and its copy.
+    """
+    b, buckets = workload.weight_bytes, workload.buckets
+    rest = facts.numel - whole
+    passes = 3 if workload.gradient_checkpointing else 2
+    held = min(rest, max(facts.largest, buckets.stage3_max_reuse_distance // passes))
+    ahead = min(rest, max(facts.largest, buckets.stage3_prefetch_bucket_size))
+    if workload.world_size == 1 and workload.offload_params == "none":
+        return []
+    return [
+        Item("gathered_parameters", b * held, f"weights used again within stage3_max_reuse_distance (÷ {passes}) stay gathered", ("forward", "recompute")),
+        Item("gathered_parameters", b * ahead, "weights of the layer at work and those prefetched", BACKWARD_MOMENTS),
+    ]
+
+
+def _stage_3_buckets(workload: Workload, psi: int) -> list[Item]:
+    """stage3.py: one bucket for the whole run; reduce_scatter_coalesced concatenates its slices into a copy."""
+    b, bucket = workload.weight_bytes, workload.buckets.reduce_bucket_size
+    reserved = bucket if workload.buckets.contiguous_gradients else 0
+    why = f"reduce_bucket_size elements of {b} bytes, held all the time"
+    if workload.device == "cpu" and reserved > psi:
+        reserved, why = psi, why + "; on a CPU only the pages that gradients are written to exist"
+    return [
+        Item("communication_buckets", b * reserved, why, ALWAYS),
+        Item("communication_buckets", b * min(bucket, psi), "slices of one bucket concatenated to be reduced", BACKWARD_MOMENTS),
+    ]
+
+
+def _stage_3_optimizer(workload: Workload, facts: ModelFacts, own: int) -> list[Item]:
+    """Master copy, states and gradients of the partitions, on the device or in host memory.
+
+    stage3.py compares `tensor.device` (a torch.device) with a string, which is never equal, so that the
+    master copy is a clone in fp32 runs too. Gradients sit in one flat buffer from the start.
+    """
+    b = workload.weight_bytes
+    place = "device" if workload.offload_optimizer == "none" else "host"
+    items = [
+        Item("master_weights", 4 * own, "fp32 clone of the partitions, also when the weights are fp32", ALWAYS, place),
+        Item("optimizer_states", ADAM_BYTES * own, "Adam: 8 bytes a parameter of the partitions", place=place),
+        Item("gradients", b * own, f"one flat buffer for the partitions, {b} bytes an element", ALWAYS, place),
+    ]
+    group = max(_sub_groups(workload, facts))
+    if place == "device":
+        step = _partition_step(workload, group, b)
+        return [*items, Item("temporary", step, "flat gradient of one sub-group, its fp32 form and Adam's intermediate results", ("step",))]
+    items.append(Item("gradients", 4 * own, "fp32 gradients for the optimizer in host memory", ALWAYS, "host"))
+    if workload.offload_optimizer != "nvme":
+        return items
+    swapped = [_on_disk(item) if item.category != "gradients" or item.bytes == 4 * own else item for item in items]
+    buffers = 4 * group * 4
+    return [*swapped, Item("communication_buckets", buffers, "pinned buffers for one sub-group's weights, gradients and states", ALWAYS, "host")]
+
+
+def _sub_groups(workload: Workload, facts: ModelFacts) -> list[int]:
+    """Partition elements of each sub-group: tensors in order until sub_group_size is reached, per parameter group."""
+    found: list[int] = []
+    for group in facts.groups(workload.weight_decay_groups):
+        size = 0
+        for numel in group:
+            size += math.ceil(numel / workload.world_size)
+            if size >= workload.buckets.sub_group_size:
+                found.append(size)
+                size = 0
+        found.append(size)
+    return found
+
+
+def _on_disk(item: Item) -> Item:
+    return Item(item.category, item.bytes, item.why + "; in a file", item.moments, "disk")

@@ -1,0 +1,115 @@
+"""`runner estimate`: what a run will need, the alternatives around it, and how earlier predictions fared."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from runner import errors, machine
+from runner.memory.devices import host_memory_bytes, parse_bytes
+from runner.schema import RunConfig
+
+if TYPE_CHECKING:
+    from runner.memory.workload import Workload
+
+DEFAULT_CPU_RANKS = 2
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Entry of the verb. Returns 0, or 2 when the request is wrong (each problem on one line of standard error)."""
+    options, overrides = _parser().parse_known_args(list(arguments))
+    try:
+        device_bytes = parse_bytes(options.device_memory) if options.device_memory else None
+        workload = _workload(overrides, asked_for_gpu=device_bytes is not None)
+        answer(workload, device_bytes or _device_bytes(workload), options.json)
+    except errors.RequestError as error:
+        print("\n".join(problem.line() for problem in error.problems), file=sys.stderr)
+        return errors.EXIT_BAD_REQUEST
+    except (ValueError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return errors.EXIT_BAD_REQUEST
+    return errors.EXIT_COMPLETED
+
+
+def answer(workload: Workload, device_bytes: int | None, as_json: bool) -> None:
+    """Print the estimate of `workload` with its alternatives. Raises ValueError as `runner.memory.estimate` does."""
+    from runner.memory.estimate import estimate
+    from runner.memory.past import past_predictions
+    from runner.memory.search import alternatives, fit
+
+    found = estimate(workload)
+    room = fit(found.workload, device_bytes) if device_bytes else None
+    others = alternatives(found.workload, device_bytes)
+    past = past_predictions()
+    if as_json:
+        print(json.dumps(_as_json(found, room, others, past, device_bytes), indent=2))
+        return
+    from rich.console import Console
+
+    from runner.memory.table import show, show_alternatives, show_past
+
+    console = Console(highlight=False)
+    show(console, found, room, device_bytes)
+    show_alternatives(console, others, workload.micro_batch_size, device_bytes)
+    show_past(console, past)
+
+
+def _as_json(found: Any, room: Any, others: Any, past: Any, device_bytes: int | None) -> dict[str, Any]:
+    return {
+        **found.as_dict(),
+        "device_memory_bytes": device_bytes,
+        "largest_micro_batch": None if room is None else {"rows": room.rows, "reason": room.reason},
+        "alternatives": [
+            {
+                "name": each.name,
+                "chosen": each.chosen,
+                "device_bytes_per_rank": each.estimate.device_bytes_per_rank,
+                "host_bytes": each.estimate.host_bytes,
+                "categories": each.estimate.as_dict()["categories"],
+                "largest_micro_batch": None if each.fit is None else each.fit.rows,
+                "reason": None if each.fit is None else each.fit.reason,
+            }
+            for each in others
+        ],
+        "past_predictions": [vars(each) | {"error": each.error} for each in past],
+    }
+
+
+def _workload(overrides: list[str], asked_for_gpu: bool) -> Workload:
+    """The composed run's workload. `--device-memory` asks about a GPU, whatever this machine has."""
+    from runner.compose import compose_run
+    from runner.memory.workload import workload_from_config
+
+    config = compose_run(overrides).config
+    if asked_for_gpu and config.launcher.device == "auto":
+        config.launcher.device = "cuda"
+    return workload_from_config(config, _world_size(config))
+
+
+def _world_size(config: RunConfig) -> int:
+    """Ranks over all machines; `auto` is one per visible GPU, or 2."""
+    processes = config.launcher.num_processes
+    if processes == "auto":
+        processes = len(machine.visible_devices(config.launcher.gpu_ids)) or DEFAULT_CPU_RANKS
+    return processes * config.launcher.num_nodes
+
+
+def _device_bytes(workload: Workload) -> int | None:
+    """Memory of the smallest visible GPU, or a rank's share of main memory; None for a GPU this machine lacks."""
+    if workload.device == "cpu":
+        return host_memory_bytes() // workload.num_processes
+    return min((gpu.memory_bytes for gpu in machine.visible_devices()), default=None)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m runner estimate",
+        description="Memory per rank and per host, before anything is started. Other arguments are overrides, as for a run.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--device-memory", metavar="SIZE", help="memory of one GPU, e.g. 24GiB; default: the devices found")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    return parser

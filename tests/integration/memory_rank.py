@@ -1,0 +1,120 @@
+"""One rank that trains two steps under each method and prints the bytes of its live tensors (JSON, one line).
+
+Started by test_memory_live.py, twice, with torch.distributed's environment variables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+METHODS = ("ddp", "zero0", "zero1", "zero2", "zero3")
+
+
+def storages(tensors: Iterable[torch.Tensor | None]) -> int:
+    """Bytes of the distinct storages behind some tensors."""
+    found = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t is not None and t.numel()}
+    return sum(found.values())
+
+
+def build(facts: dict[str, Any]) -> torch.nn.Module:
+    import transformers
+
+    facts = dict(facts)
+    config = transformers.AutoConfig.for_model(facts.pop("model_type"), **facts)
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(config).train()
+
+
+def accelerator_for(method: str, zero: dict[str, Any]) -> Any:
+    from accelerate import Accelerator, DeepSpeedPlugin, InitProcessGroupKwargs
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    assert not PartialState._shared_state
+    if method == "ddp":
+        return Accelerator(cpu=True)
+    config = {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 1,
+        "zero_optimization": {**zero, "stage": int(method[-1])},
+        "zero_allow_untested_optimizer": True,
+    }
+    gloo = InitProcessGroupKwargs(backend="gloo")
+    return Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config), kwargs_handlers=[gloo])
+
+
+def groups(model: torch.nn.Module) -> list[dict[str, Any]]:
+    tensors = list(model.parameters())
+    return [{"params": [t for t in tensors if t.ndim >= 2], "weight_decay": 0.1}, {"params": [t for t in tensors if t.ndim < 2], "weight_decay": 0.0}]
+
+
+def measure(method: str, facts: dict[str, Any], zero: dict[str, Any]) -> dict[str, int]:
+    """Two steps; parameters, states and master copies are counted after them, gradients before the second step."""
+    accelerator = accelerator_for(method, zero)
+    model = build(facts)
+    optimizer = torch.optim.AdamW(groups(model), lr=1e-4)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    ids = torch.randint(0, facts["vocab_size"], (2, 16))
+    counted: dict[str, int] = {}
+    for _ in range(2):
+        loss = model(input_ids=ids, labels=ids).loss
+        accelerator.backward(loss) if method == "ddp" else model.backward(loss)
+        counted["gradients"] = storages(GRADIENTS[method](model))
+        optimizer.step() if method == "ddp" else model.step()
+        if method == "ddp":
+            optimizer.zero_grad()
+    parameters = [*model.parameters(), *(getattr(p, "ds_tensor", None) for p in model.parameters())]
+    counted["parameters"] = storages(parameters)
+    base = optimizer.optimizer if method == "ddp" else model.basic_optimizer
+    counted["optimizer_states"] = storages(v for state in base.state.values() for v in state.values() if torch.is_tensor(v))
+    counted["master_weights"] = storages(MASTERS[method](model))
+    return counted
+
+
+def plain_gradients(model: Any) -> list[torch.Tensor | None]:
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def kept_gradients(engine: Any) -> list[torch.Tensor]:
+    return [tensor for group in engine.optimizer.averaged_gradients.values() for tensor in group]
+
+
+GRADIENTS: dict[str, Callable[[Any], Any]] = {
+    "ddp": plain_gradients,
+    "zero0": plain_gradients,
+    "zero1": kept_gradients,
+    "zero2": kept_gradients,
+    "zero3": lambda engine: [engine.optimizer.grad_partitions_flat_buffer],
+}
+MASTERS: dict[str, Callable[[Any], Any]] = {
+    "ddp": lambda engine: [],
+    "zero0": lambda engine: [],
+    "zero1": lambda engine: engine.optimizer.single_partition_of_fp32_groups,
+    "zero2": lambda engine: engine.optimizer.single_partition_of_fp32_groups,
+    "zero3": lambda engine: engine.optimizer.fp32_partitioned_groups_flat,
+}
+
+
+def main() -> None:
+    request = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    import deepspeed
+
+    # Without this DeepSpeed compiles an op at its first start; nothing here needs it.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    result = {method: measure(method, request["facts"], request["zero"]) for method in request["methods"]}
+    with open(os.path.join(request["folder"], f"rank{os.environ['RANK']}.json"), "w") as file:
+        json.dump(result, file)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
