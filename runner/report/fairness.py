@@ -182,12 +182,11 @@ def curve_difference(reference: Mapping[int, float], curve: Mapping[int, float])
 def statement(fairness: Fairness) -> list[str]:
     """The footer: one sentence a fact that differs, then what is the same, then what is not recorded."""
     if fairness.compared < 2:
-        return ["Fairness: fewer than two rows have a completed run, so nothing was compared."]
-    lines = [_difference_line(check) for check in fairness.named("differs")]
+        return ["Fewer than two rows have a completed run, so nothing was compared."]
+    lines = [_difference_line(check) for check in sorted(fairness.named("differs"), key=lambda check: check.expected)]
     same, unknown = fairness.named("same"), fairness.named("not recorded")
     if same:
-        start = "Fairness: the same in all" if not lines else "The same in all"
-        lines.append(f"{start} {fairness.compared} rows: {', '.join(check.name for check in same)}.")
+        lines.append(f"Checked and the same in all {fairness.compared} rows: {', '.join(check.name for check in same)}.")
     if unknown:
         lines.append(f"Not recorded in every row, so not checked: {', '.join(check.name for check in unknown)}.")
     return lines

@@ -109,10 +109,16 @@ def memory_pairs(rows: Sequence[Row], colour_of: Callable[[Row], int]) -> list[t
             row.label,
             Bar("predicted", bytes_text(predicted), predicted / scale, colour_of(row)),
             Bar("measured", bytes_text(measured), measured / scale, colour_of(row)),
-            f"predicted {100 * (predicted / measured - 1):+.0f} % of measured",
+            _compared(predicted, measured),
         )
         for row, predicted, measured in known
     ]
+
+
+def _compared(predicted: int, measured: int) -> str:
+    """How far the prediction was off, in percent of what was measured."""
+    percent = 100 * (predicted / measured - 1)
+    return f"predicted {abs(percent):.0f} % too {'much' if percent > 0 else 'little'}" if abs(percent) >= 0.5 else "predicted within 0.5 %"
 
 
 def phase_stacks(rows: Sequence[Row]) -> list[tuple[str, float, list[Segment]]]:

@@ -125,11 +125,12 @@ def _counts(runs: Sequence[Run]) -> list[tuple[str, int]]:
 
 
 def _panels(comparison: Comparison) -> list[Panel]:
-    workloads = list(dict.fromkeys(table.workload for table in comparison.tables))
+    """One panel a workload; records without one are in the list of all runs only."""
+    workloads = list(dict.fromkeys(table.workload for table in comparison.tables if table.workload))
     return [_panel(workload, [table for table in comparison.tables if table.workload == workload]) for workload in workloads]
 
 
-def _panel(workload: Workload | None, tables: Sequence[Table]) -> Panel:
+def _panel(workload: Workload, tables: Sequence[Table]) -> Panel:
     rows = _distinct_rows(tables)
     style_of = styles(rows)
     colour_by_method = {row.method: style_of[row.label].colour for row in rows}

@@ -47,13 +47,15 @@ def t_quantile(degrees_of_freedom: float) -> float:
     """97.5 % quantile of Student's t for 1 or more degrees of freedom, which need not be whole.
 
     Between table entries it is interpolated in 1/df, which errs on the wide side. Above 30 it is the
-    expansion around the normal quantile z, z + (z³ + z)/4n + (5z⁵ + 16z³ + 3z)/96n² (Abramowitz & Stegun 26.7.5).
+    expansion in 1/n around the normal quantile z (Abramowitz & Stegun 26.7.5), right to five places there.
     """
     if degrees_of_freedom < 1:
         raise ValueError(f"degrees of freedom must be at least 1, not {degrees_of_freedom}")
     if degrees_of_freedom >= len(_T_QUANTILES):
         z, n = _NORMAL_QUANTILE, degrees_of_freedom
-        return z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n * n)
+        first, second = z**3 + z, 5 * z**5 + 16 * z**3 + 3 * z
+        third = 3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z
+        return z + first / (4 * n) + second / (96 * n**2) + third / (384 * n**3)
     below = math.floor(degrees_of_freedom)
     share = (1 / below - 1 / degrees_of_freedom) / (1 / below - 1 / (below + 1))
     return _T_QUANTILES[below - 1] * (1 - share) + _T_QUANTILES[below] * share
@@ -63,9 +65,9 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     """Mean and t interval, t·s/√n with n − 1 degrees of freedom; None without values."""
     if not values:
         return None
-    mean = statistics.fmean(values)
     if len(values) == 1:
-        return Estimate(mean, None, 1)
+        return Estimate(values[0], None, 1)
+    mean = statistics.mean(values)
     error = statistics.stdev(values) / math.sqrt(len(values))
     return Estimate(mean, t_quantile(len(values) - 1) * error, len(values))
 

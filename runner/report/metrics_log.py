@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from runner.report.reading import integer, number
@@ -14,12 +13,13 @@ METRICS_NAME = "metrics.jsonl"
 
 @dataclass(frozen=True)
 class Point:
-    """One logged optimizer step; `seconds` as logged."""
+    """One logged optimizer step: `seconds` it took, `elapsed_seconds` since the start of the command."""
 
     step: int
     loss: float | None
     learning_rate: float | None
     seconds: float | None
+    elapsed_seconds: float | None
 
 
 def read_points(folder: Path) -> list[Point]:
@@ -47,22 +47,21 @@ def _point(line: bytes) -> Point | None:
     step = integer(raw.get("step")) if isinstance(raw, dict) else None
     if step is None:
         return None
-    return Point(step, number(raw.get("loss")), number(raw.get("learning_rate")), number(raw.get("seconds")))
+    return Point(step, number(raw.get("loss")), number(raw.get("learning_rate")), number(raw.get("seconds")), number(raw.get("elapsed_seconds")))
 
 
 def elapsed_seconds(points: list[Point]) -> list[float | None]:
-    """Wall seconds since training began, for each point.
+    """Wall seconds at each point: since the start of the command, as logged.
 
-    `seconds` that never fall are elapsed time already. Otherwise they are the duration of a step, and
-    the steps between two logged ones are taken to last as long as the later one.
+    Logs without `elapsed_seconds` get the sum of step times instead, where the steps between two logged
+    ones are taken to last as long as the later one.
     """
-    seconds = [point.seconds for point in points]
-    known = [value for value in seconds if value is not None]
-    if len(known) < len(seconds) or all(a <= b for a, b in pairwise(known)):
-        return seconds
-    total, last_step, elapsed = 0.0, 0, []
-    for point, duration in zip(points, known, strict=True):
-        total += duration * (point.step - last_step)
+    if any(point.elapsed_seconds is not None for point in points):
+        return [point.elapsed_seconds for point in points]
+    total, last_step = 0.0, 0
+    elapsed: list[float | None] = []
+    for point in points:
+        total += (point.seconds or 0.0) * (point.step - last_step)
         last_step = point.step
         elapsed.append(total)
-    return list(elapsed)
+    return elapsed

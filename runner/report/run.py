@@ -62,6 +62,8 @@ class Run:
     @property
     def eval_seconds_per_epoch(self) -> float | None:
         """Mean over the run's evaluations of their wall seconds."""
+        if not self.epochs:
+            return number(dig(self.raw, "evaluations.validation.eval_seconds"))
         return _mean([epoch.eval_seconds for epoch in self.epochs])
 
     @property
@@ -142,9 +144,14 @@ def _epoch(raw: Mapping[str, Any]) -> Epoch:
 
 
 def _workload(config: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Recipe, model and data set by name: runs are compared only where all three agree."""
-    names = tuple(text(dig(config, path)) for path in ("recipe.name", "model.name", "dataset.name"))
-    return (names[0], names[1], names[2]) if all(names) else None
+    """Recipe, model and data set by name: runs are compared only where all three agree.
+
+    A run of `mode=evaluate` does another job than one that trains, so its recipe's name says so.
+    """
+    recipe, model, dataset = (text(dig(config, path)) for path in ("recipe.name", "model.name", "dataset.name"))
+    if not (recipe and model and dataset):
+        return None
+    return (f"{recipe}, evaluation only" if config.get("mode") == "evaluate" else recipe, model, dataset)
 
 
 def _batch(raw: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, int | None]:

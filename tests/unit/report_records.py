@@ -71,8 +71,8 @@ def write_run(folder: Path, content: dict[str, Any], points: list[dict[str, Any]
 
 
 def points(steps: int = 8, peak: float = 2e-5, seconds: float = 0.5, floor: float = 0.3) -> list[dict[str, Any]]:
-    """A log of a falling loss and a linear learning rate; `seconds` is elapsed time."""
+    """A log of a falling loss and a linear learning rate."""
     return [
-        {"step": step, "loss": floor + 0.5 / step, "learning_rate": peak * (1 - step / steps), "grad_norm": 1.0, "seconds": seconds * step}
+        {"step": step, "loss": floor + 0.5 / step, "learning_rate": peak * (1 - step / steps), "grad_norm": 1.0, "seconds": seconds, "elapsed_seconds": 5 + seconds * step}
         for step in range(1, steps + 1)
     ]

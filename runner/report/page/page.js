@@ -5,7 +5,7 @@
   const narrow = window.matchMedia("(max-width: 640px)");
   const kinds = {
     "loss-step": { x: "step", y: "loss", title: "optimizer step" },
-    "loss-time": { x: "seconds", y: "loss", title: "seconds of training" },
+    "loss-time": { x: "seconds", y: "loss", title: "seconds since the start of the command" },
     "rate-step": { x: "step", y: "rate", title: "optimizer step" },
   };
   const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -36,7 +36,7 @@
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, sans-serif", size: 13, color: variable("--ink") },
-      xaxis: { ...axis, title: { text: kind.title, standoff: 8 }, rangemode: "tozero", nticks: narrow.matches ? 5 : 8 },
+      xaxis: { ...axis, title: { text: kind.title, standoff: 8, font: { size: 13 } }, rangemode: "tozero", nticks: narrow.matches ? 5 : 8 },
       yaxis: { ...axis, nticks: 6, rangemode: kind.y === "rate" ? "tozero" : "normal", exponentformat: "power" },
     };
   }
