@@ -28,8 +28,8 @@ class TextClassification(recipe.Recipe):
     label_column = "label"
     metrics = ("accuracy", "f1")
 
-    def max_positions(self) -> int:
-        return self.options.max_length
+    def max_positions(self) -> dict[str, int]:
+        return {"max_length": self.options.max_length}
 
     def label_map(self) -> LabelMap:
         """Class ids by label; the names were read from the training split before the run."""

@@ -47,7 +47,8 @@ def installed_devices() -> tuple[Device, ...]:
 
 
 def _device(line: str) -> Device:
-    index, name, mebibytes, capability = (part.strip() for part in line.rsplit(",", 3)[0].split(",", 1) + line.rsplit(",", 2)[1:])
+    index, _, rest = line.partition(",")
+    name, mebibytes, capability = (part.strip() for part in rest.rsplit(",", 2))
     major, _, minor = capability.partition(".")
     return Device(int(index), name, int(mebibytes) * 2**20, (int(major), int(minor or 0)))
 

@@ -39,8 +39,10 @@ class Recipe:
     auto_class: ClassVar[str] = "AutoModel"  # transformers class that builds the model
     columns: ClassVar[tuple[str, ...]] = ()  # columns the recipe reads
     optional_columns: ClassVar[tuple[str, ...]] = ()  # of those, the ones a data set may lack
+    may_be_empty: ClassVar[tuple[str, ...]] = ()  # of those, the ones that may hold empty text
     label_column: ClassVar[str | None] = None  # of those, the one with class labels
     metrics: ClassVar[tuple[str, ...]] = ()  # names that `score` returns
+    keeps_rows: ClassVar[bool] = True  # whether one row gives one training row (False: texts are cut into blocks)
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -50,9 +52,21 @@ class Recipe:
         """The data set's own name of a column the recipe reads; None where it is mapped to nothing."""
         return self.config.dataset.columns.get(name, name)
 
-    def max_positions(self) -> int:
-        """Longest sequence the model sees with these options, in tokens."""
+    def max_positions(self) -> dict[str, int]:
+        """Longest sequences the model sees with these options: key of `task` → tokens."""
         raise NotImplementedError
+
+    def length_problems(self, limit: int) -> list[Problem]:
+        """Options that ask for more positions than the model has.
+
+        Args:
+            limit: positions of the model, in tokens.
+        """
+        return [
+            Problem(f"task.{key}", tokens, f"model={self.config.model.name} has {limit} positions", f"use task.{key}={limit}")
+            for key, tokens in self.max_positions().items()
+            if tokens > limit
+        ]
 
     def model_overrides(self) -> dict[str, Any]:
         """Keys to set in the model's own configuration, such as the number of labels."""

@@ -85,6 +85,7 @@ class DatasetConfig(Section):
     label_names: list[str] | None = Field(None, description="Class names in order of their ids; null: read from the training split, sorted.")
     max_train_rows: Int | None = Field(None, ge=1, description="Use only the first rows of the training split.")
     max_validation_rows: Int | None = Field(None, ge=1, description="Use only the first rows of the validation split.")
+    rows: dict[str, int] = Field({}, description="Rows by split, where known without reading the data; filled in from local files.")
     generated: bool = Field(False, description="True for the bundled samples: generated text, not a benchmark.")
 
 

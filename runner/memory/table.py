@@ -26,7 +26,7 @@ def size(number: int) -> str:
 def show(console: Console, found: MemoryEstimate, room: Fit | None, device_bytes: int | None) -> None:
     """The configured run: totals, what they are made of, and why."""
     workload = found.workload
-    console.print(f"[bold]{method(found)}[/bold], {workload.precision}, {workload.num_processes} ranks × {workload.num_nodes} nodes, "
+    console.print(f"[bold]{method(found)}[/bold], {workload.precision}, {_ranks(found)}, "
                   f"micro batch {workload.micro_batch_size}, {found.num_parameters:,} parameters")
     console.print(f"per rank [bold]{size(found.device_bytes_per_rank)}[/bold] on {workload.device}, largest at: {MOMENTS[found.peak_moment]}")
     console.print(f"per host [bold]{size(found.host_bytes)}[/bold] of main memory")
@@ -37,6 +37,12 @@ def show(console: Console, found: MemoryEstimate, room: Fit | None, device_bytes
     for note in found.notes:
         console.print(f"note: {note}", style="dim")
     console.print("not counted: " + "; ".join(EXCLUDED), style="dim")
+
+
+def _ranks(found: MemoryEstimate) -> str:
+    count, nodes = found.workload.num_processes, found.workload.num_nodes
+    text = f"{count} rank" + ("s" if count > 1 else "")
+    return text if nodes == 1 else f"{nodes} machines with {text} each"
 
 
 def method(found: MemoryEstimate) -> str:
@@ -67,22 +73,27 @@ def _items(found: MemoryEstimate) -> Table:
 
 def show_alternatives(console: Console, rows: Sequence[Alternative], micro_batch_size: int, device_bytes: int | None) -> None:
     """The other ways to run it, the configured one marked."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"alternatives at micro batch {micro_batch_size}", title_justify="left")
-    for heading in ("", "method", "on CPU", "checkpointing"):
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"alternatives at micro batch {micro_batch_size} (recompute: gradient checkpointing)", title_justify="left")
+    for heading in ("method", "on the CPU", "recompute"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("per rank", "per host"):
+    for heading in ("GiB/rank", "GiB/host"):
         table.add_column(heading, justify="right", no_wrap=True)
     if device_bytes:
-        table.add_column(f"rows on {size(device_bytes)}", justify="right", no_wrap=True)
+        table.add_column(f"rows in {size(device_bytes)}", justify="right", no_wrap=True)
     for row in rows:
-        workload = row.estimate.workload
-        moved = [label for label, place in (("optimizer", workload.offload_optimizer), ("parameters", workload.offload_params)) if place != "none"]
-        cells = ["→" if row.chosen else "", "DDP" if workload.launcher == "ddp" else f"ZeRO-{workload.stage}", " + ".join(moved)]
-        cells += ["yes" if workload.gradient_checkpointing else "", size(row.estimate.device_bytes_per_rank), size(row.estimate.host_bytes)]
-        if row.fit is not None:
-            cells.append(str(row.fit.rows) if row.fit.rows else "none fits")
-        table.add_row(*cells, style="bold" if row.chosen else None)
+        table.add_row(*_alternative(row), style="bold" if row.chosen else None)
     console.print(table)
+
+
+def _alternative(row: Alternative) -> list[str]:
+    workload = row.estimate.workload
+    name = "DDP" if workload.launcher == "ddp" else f"ZeRO-{workload.stage}"
+    moved = "all" if workload.offload_params != "none" else "optimizer" if workload.offload_optimizer != "none" else ""
+    cells = [("→ " if row.chosen else "  ") + name, moved, "yes" if workload.gradient_checkpointing else ""]
+    cells += [f"{number / 2**30:.2f}" for number in (row.estimate.device_bytes_per_rank, row.estimate.host_bytes)]
+    if row.fit is not None:
+        cells.append(str(row.fit.rows) if row.fit.rows else "none fits")
+    return cells
 
 
 def show_past(console: Console, past: Sequence[PastPrediction]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from runner import machine
+from runner.resolve import resolve_machine
 from runner.schema import RunConfig
 
 Family = Literal["encoder", "seq2seq", "causal_lm"]
@@ -78,7 +78,6 @@ class Workload:
     zero_stage: int = 2
     offload_optimizer: Place = "none"
     offload_params: Place = "none"
-    pin_memory: bool = True
     gradient_checkpointing: bool = False
     gradient_accumulation_steps: int = 1
     num_processes: int = 2
@@ -151,32 +150,29 @@ def workload_from_config(config: RunConfig, world_size: int, lengths: DataLength
 
     Raises ValueError when the architecture is unknown: no `model.config`, no readable `config.json`.
     """
+    # The one owner of what `auto` means; what it finds wrong is for preflight to say.
+    resolved, _ = resolve_machine(config)
     source, target, said = _lengths(config, lengths)
     zero = config.zero.model_dump(include=set(Buckets.__dataclass_fields__))
     nodes = max(1, config.launcher.num_nodes)
-    accumulation, micro = config.train.gradient_accumulation_steps, config.train.micro_batch_size
-    if config.train.global_batch_size:
-        accumulation = max(1, config.train.global_batch_size // (micro * world_size))
-    device = _device(config)
+    under_deepspeed = config.launcher.name == "deepspeed"
     return Workload(
         architecture=architecture_of(config),
-        micro_batch_size=micro,
+        micro_batch_size=config.train.micro_batch_size,
         source_length=source,
         target_length=target,
         length_source=said,
-        precision=_precision(config, device),
-        device=device,
+        precision="fp32" if resolved.precision.name == "auto" else resolved.precision.name,
+        device="cuda" if resolved.launcher.device == "cuda" else "cpu",
         launcher=config.launcher.name,
-        zero_stage=config.zero.stage if config.launcher.name == "deepspeed" else 0,
+        zero_stage=config.zero.stage if under_deepspeed else 0,
         offload_optimizer=config.offload.optimizer,
         offload_params=config.offload.params,
-        pin_memory=config.offload.pin_memory,
         gradient_checkpointing=config.train.gradient_checkpointing,
-        gradient_accumulation_steps=accumulation,
+        gradient_accumulation_steps=resolved.train.gradient_accumulation_steps,
         num_processes=max(1, world_size // nodes),
         num_nodes=nodes,
         buckets=Buckets(**zero),
-        weight_decay_groups=True,
     )
 
 
@@ -225,20 +221,3 @@ def _task_options(config: RunConfig) -> dict[str, Any]:
         return dict(load_recipe(config).options.model_dump())
     except RequestError:
         return dict(config.task)
-
-
-def _device(config: RunConfig) -> Literal["cpu", "cuda"]:
-    """`auto` is cuda where a GPU is visible."""
-    if config.launcher.device != "auto":
-        return config.launcher.device
-    return "cuda" if machine.visible_devices(config.launcher.gpu_ids) else "cpu"
-
-
-def _precision(config: RunConfig, device: str) -> Precision:
-    """`auto` as the run resolves it: fp32 on CPU, bf16 where the GPU has it, fp16 on older ones."""
-    if config.precision.name != "auto":
-        return config.precision.name
-    if device == "cpu":
-        return "fp32"
-    found = machine.visible_devices(config.launcher.gpu_ids)
-    return "bf16" if all(gpu.has_bf16 for gpu in found) else "fp16"

@@ -92,7 +92,7 @@ _FACTS: tuple[tuple[str, Callable[[Run], Any]], ...] = (
     ("warm-up steps left out of step times", _paths("config.train.warmup_steps_not_timed")),
     ("gradient checkpointing", _paths("config.train.gradient_checkpointing")),
     ("devices and ranks", _devices),
-    ("code version", _paths("code.commit", "code.dirty")),
+    ("code version", _paths("code.git_commit", "code.dirty")),
     ("package versions", _packages),
 )  # fmt: skip
 
@@ -128,10 +128,10 @@ def _told_apart(rows: Sequence[Row], values: Sequence[str | None]) -> tuple[tupl
 def _short(value: list[Any] | None, others: Sequence[list[Any] | None]) -> str:
     if value is None:
         return "not recorded"
-    if len(value) > 1:
+    known = [other for other in others if other]
+    if any(len(other) > 1 for other in known):
         return " and ".join(_plain(item) for item in value)
-    known = [other[0] for other in others if other]
-    return _plain(_differing_parts(value[0], known))
+    return _plain(_differing_parts(value[0], [other[0] for other in known]))
 
 
 def _differing_parts(value: Any, known: Sequence[Any]) -> Any:

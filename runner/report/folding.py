@@ -86,7 +86,7 @@ def fold(runs: Iterable[Run]) -> tuple[list[Row], int]:
     for run in runs:
         groups.setdefault(_cell_key(run), []).append(run)
     rows, superseded = [], 0
-    for group in groups.values():
+    for group in (part for group in groups.values() for part in _by_data(group)):
         kept = _newest_of_each_repeat(group)
         superseded += len(group) - len(kept)
         rows.append(row_of(kept))
@@ -94,15 +94,22 @@ def fold(runs: Iterable[Run]) -> tuple[list[Row], int]:
 
 
 def _cell_key(run: Run) -> str:
-    """What repeats of one cell share: sweep, configuration without the seed, code and data."""
+    """What repeats of one cell share: sweep, configuration without the seed, and code."""
     cell = run.raw.get("cell")
     config = mapping(run.raw.get("config"))
     if not isinstance(cell, Mapping) or not config:
         return f"run {run.folder}"
     train = {key: value for key, value in mapping(config.get("train")).items() if key != "seed"}
     shared = {**config, "train": train, "note": None, "sweep": None}
-    facts = [cell.get("sweep"), shared, dig(run.raw, "code.commit"), dig(run.raw, "data.train.fingerprint")]
-    return json.dumps(facts, sort_keys=True, default=str)
+    return json.dumps([cell.get("sweep"), shared, dig(run.raw, "code.git_commit")], sort_keys=True, default=str)
+
+
+def _by_data(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs of one cell apart by data fingerprint; a run that failed before it read data stays with the only one there is."""
+    parts: dict[str, list[Run]] = {}
+    for run in runs:
+        parts.setdefault(text(dig(run.raw, "data.train.fingerprint")), []).append(run)
+    return list(parts.values()) if len(parts.keys() - {""}) > 1 else [list(runs)]
 
 
 def _newest_of_each_repeat(runs: Sequence[Run]) -> list[Run]:

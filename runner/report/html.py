@@ -32,6 +32,9 @@ from runner.report.tables import DEFINITIONS, Comparison, Table, Workload, large
 
 _INSTALL = "the page needs jinja2 and plotly: pip install 'finetune-runner[report]'"
 
+# A ratio without an interval is put into a headline from here on: below it, one run is mostly noise.
+_WORTH_SAYING = 1.05
+
 
 class MissingExtra(Exception):
     """A package of the extra `report` is not installed; the message is one line for the user."""
@@ -113,7 +116,7 @@ def _script_safe_json(value: Any) -> str:
 
 def _link(folder: Path, base: Path) -> str:
     """A relative, percent-encoded link from `base` to a run folder."""
-    return quote(os.path.relpath(folder, base or Path())) + "/"
+    return quote(os.path.relpath(str(folder), str(base))) + "/"
 
 
 def _counts(runs: Sequence[Run]) -> list[tuple[str, int]]:
@@ -180,12 +183,12 @@ def headline(table: Table) -> list[str]:
     rated = [(row, row.speed_up) for row in table.rows if row.speed_up is not None]
     if table.kind != "matched" or baseline is None or not rated:
         return []
-    row, ratio = max(rated, key=lambda pair: pair[1].value)
+    row, ratio = max(rated, key=lambda pair: (pair[1].distinguishable, pair[1].value))
     place = f"at global batch {row.first.global_batch_size}"
-    if ratio.low is None and ratio.value > 1:
-        sentence = f"{row.label} trains {ratio.value:.2f}× as fast as {baseline.label} {place}, in one run each: repeats would say how sure that is."
-    elif ratio.distinguishable and ratio.value > 1:
+    if ratio.distinguishable and ratio.value > 1:
         sentence = f"{row.label} trains {ratio_text(ratio)} as fast as {baseline.label} {place}."
+    elif ratio.low is None and ratio.value >= _WORTH_SAYING:
+        sentence = f"{row.label} trains {ratio.value:.2f}× as fast as {baseline.label} {place}, without the repeats that would say how sure that is."
     else:
         sentence = f"No method is distinguishably faster than {baseline.label} {place}."
     differing = [check.name for check in table.fairness.unexpected] if table.fairness else []

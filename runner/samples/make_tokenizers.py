@@ -8,7 +8,7 @@ build that class's Unigram or BPE pipeline around our vocabulary instead.
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tokenizers import (
@@ -96,22 +96,25 @@ def build_byte_bpe(texts: Iterable[str]) -> Tokenizer:
     return tokenizer
 
 
-DEBERTA_SETTINGS = {
+Settings = Mapping[str, str | int | list[str]]
+
+DEBERTA_SETTINGS: Settings = {
     "cls_token": "[CLS]",
     "mask_token": "[MASK]",
+    "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
     "model_max_length": 512,
     "pad_token": "[PAD]",
     "sep_token": "[SEP]",
     "unk_token": "[UNK]",
 }
-BLENDERBOT_SETTINGS = {
+BLENDERBOT_SETTINGS: Settings = {
     "bos_token": "<s>",
     "eos_token": "</s>",
     "model_max_length": 128,
     "pad_token": "<pad>",
     "unk_token": "<unk>",
 }
-GPT2_SETTINGS = {
+GPT2_SETTINGS: Settings = {
     "bos_token": "<|endoftext|>",
     "eos_token": "<|endoftext|>",
     "model_max_length": 128,
@@ -119,9 +122,13 @@ GPT2_SETTINGS = {
 }
 
 
-def write_tokenizer(tokenizer: Tokenizer, settings: dict[str, str | int], folder: Path) -> None:
+def write_tokenizer(tokenizer: Tokenizer, settings: Settings, folder: Path) -> None:
     """Write the files that `AutoTokenizer.from_pretrained(folder)` needs, without a model beside them."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **settings}
-    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True) + "\n", encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    texts = {
+        "tokenizer.json": tokenizer.to_str(pretty=True),
+        "tokenizer_config.json": json.dumps(config, indent=2, sort_keys=True),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text + "\n", encoding="utf-8", newline="\n")

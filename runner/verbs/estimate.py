@@ -8,14 +8,12 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from runner import errors, machine
+from runner import errors, machine, plan
 from runner.memory.devices import host_memory_bytes, parse_bytes
-from runner.schema import RunConfig
+from runner.resolve import DEFAULT_CPU_RANKS, resolve_machine
 
 if TYPE_CHECKING:
     from runner.memory.workload import Workload
-
-DEFAULT_CPU_RANKS = 2
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -84,17 +82,15 @@ def _workload(overrides: list[str], asked_for_gpu: bool) -> Workload:
     from runner.memory.workload import workload_from_config
 
     config = compose_run(overrides).config
+    devices = machine.visible_devices(config.launcher.gpu_ids)
     if asked_for_gpu and config.launcher.device == "auto":
         config.launcher.device = "cuda"
-    return workload_from_config(config, _world_size(config))
-
-
-def _world_size(config: RunConfig) -> int:
-    """Ranks over all machines; `auto` is one per visible GPU, or 2."""
-    processes = config.launcher.num_processes
-    if processes == "auto":
-        processes = len(machine.visible_devices(config.launcher.gpu_ids)) or DEFAULT_CPU_RANKS
-    return processes * config.launcher.num_nodes
+    if config.launcher.num_processes == "auto":
+        config.launcher.num_processes = len(devices) or DEFAULT_CPU_RANKS
+    resolved, problems = resolve_machine(config)
+    if any(problem.severity == "error" for problem in problems):
+        raise errors.RequestError(problems)
+    return workload_from_config(resolved, plan.world_size(resolved))
 
 
 def _device_bytes(workload: Workload) -> int | None:

@@ -1,0 +1,93 @@
+"""The command line: picks the verb, prints what is wrong with a request, sets the exit status.
+
+    python -m runner [overrides]            run (the embedded default without overrides)
+    python -m runner -m [overrides]         one run for each combination of values
+    python -m runner VERB [...]             see --help
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+VERBS = {
+    "run": "run the composed experiment (the default verb); with -m a sweep",
+    "render": "write and print accelerate.yaml, ds_config.json and the by-hand command; start nothing",
+    "keys": "list every configuration key with default, unit, range and meaning",
+    "estimate": "bytes per rank and per host for this configuration and its alternatives",
+    "fit": "find the largest micro batch, or the fastest configuration, that really fits",
+    "report": "compare runs: table, markdown, csv, json or an HTML page",
+    "resume": "go on with an interrupted run from its last checkpoint",
+    "new": "start your own recipe as a copy of one of ours",
+    "doctor": "what this machine can do, problems first",
+}
+HELP = f"""usage: python -m runner [VERB] [KEY=VALUE | GROUP=OPTION ...]
+
+Fine-tuning experiments composed from small YAML files, checked, launched on real ranks, timed and recorded.
+
+verbs:
+{chr(10).join(f"  {name:<9} {text}" for name, text in VERBS.items())}
+
+examples:
+  python -m runner                                        a tiny DeBERTa on a generated sample, two CPU ranks, ZeRO-2
+  python -m runner model=deberta_xl zero_stage=2          the classic experiment
+  python -m runner -m train.micro_batch_size=8,16,40      one run for each batch size
+  python -m runner render model=deberta_xl zero_stage=2   only the files
+
+groups (python -m runner keys lists the keys):
+"""
+
+
+def main() -> int:
+    """Run the verb that was typed; returns the exit status."""
+    arguments = sys.argv[1:]
+    if any(argument in ("-h", "--help") for argument in arguments[:1]):
+        print(HELP + _groups())
+        return 0
+    if arguments and arguments[0] == "--version":
+        from runner import __version__
+
+        print(__version__)
+        return 0
+    verb = arguments.pop(0) if arguments and arguments[0] in VERBS else "run"
+    unknown = [argument for argument in arguments[:1] if verb == "run" and argument.isidentifier()]
+    if unknown:
+        return _unknown_verb(unknown[0])
+    return _guarded(verb, arguments)
+
+
+def _guarded(verb: str, arguments: list[str]) -> int:
+    """No traceback reaches a user for a mistake of theirs."""
+    from runner.errors import EXIT_BAD_REQUEST, EXIT_INTERRUPTED, RequestError
+
+    try:
+        return int(importlib.import_module(f"runner.verbs.{verb}").main(arguments))
+    except RequestError as error:
+        print(error, file=sys.stderr)
+        return EXIT_BAD_REQUEST
+    except BrokenPipeError:
+        return 0  # the reader of our output went away (`| head`)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _unknown_verb(word: str) -> int:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, VERBS, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"verbs are {', '.join(VERBS)}"
+    print(f"error: {word}: this is neither a verb nor key=value; {hint}", file=sys.stderr)
+    return 2
+
+
+def _groups() -> str:
+    """Options by group, without importing Hydra."""
+    from runner.catalogue import option_files
+    from runner.places import conf_dir
+
+    names = sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
+    return "\n".join(f"  {name:<11} {', '.join(sorted(option_files(name)))}" for name in names if option_files(name))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

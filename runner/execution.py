@@ -1,0 +1,138 @@
+"""One checked run, from its rendered files to its closed record."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from runner import plan, render, rundir
+from runner.deepspeed_json import fill
+from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUT_OF_MEMORY, EXIT_PREEMPTED
+from runner.launch.local import Host, HostDied
+from runner.launch.outcome import Failure, first_failure
+from runner.launch.watch import Interrupted, Standstill, Stopping, Watch
+from runner.preflight import Checked
+from runner.record import Record, now
+from runner.resolve import resolve_owners
+
+
+@dataclass
+class Ended:
+    """How a run ended.
+
+    Attributes:
+        status: completed, preempted, failed or interrupted.
+        failure: for failed, what failed first.
+        record: the closed record.
+    """
+
+    status: str
+    record: Record
+    failure: Failure | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The command's exit status."""
+        if self.status == "failed" and self.failure is not None and self.failure.out_of_memory:
+            return EXIT_OUT_OF_MEMORY
+        return {"completed": EXIT_COMPLETED, "preempted": EXIT_PREEMPTED, "interrupted": EXIT_INTERRUPTED}.get(self.status, EXIT_FAILED)
+
+
+@dataclass
+class Request:
+    """What `execute` needs beside the checked run.
+
+    Attributes:
+        started_monotonic: when the command was typed; times in the record count from there.
+        extra: further keys of the record (cell, fit, memory_prediction).
+    """
+
+    checked: Checked
+    overrides: list[str]
+    started_monotonic: float = field(default_factory=time.monotonic)
+    extra: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def execute(request: Request, host: Host, stop: Stopping, console: Console) -> Ended:
+    """Render, launch, watch, close the record. Whatever happens, the record says how the run ended."""
+    checked, run_dir = request.checked, request.checked.run_dir
+    render.write(render.render(checked.config, run_dir, checked.total_steps, checked.user_json), run_dir)
+    record = Record(run_dir)
+    record.data = rundir.opening_record(checked.config, typed_command(), request.overrides)
+    record.data["runner"]["started_monotonic"] = request.started_monotonic
+    record.data |= {"run_id": run_dir.name, "notices": [problem.line() for problem in checked.notices], **request.extra}
+    record.update(attempts=[{"started_at": now(), "status": "running"}], artifacts=_artifacts(run_dir))
+    return run_attempt(request, host, stop, console)
+
+
+def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) -> Ended:
+    """Launch ranks on a run folder whose files and record are written, and close the record."""
+    run_dir = request.checked.run_dir
+    with Watch(run_dir, request.checked.config, stop, console, host.kill_job) as watch:
+        try:
+            if request.checked.total_steps is None:
+                _prepare(request, host, watch)
+            outcome = host.run("run", run_dir, request.environment, watch)
+        except Interrupted:
+            return _close(run_dir, "interrupted", Failure(None, "ended at once by Ctrl-C", run_dir / rundir.LOGS))
+        except Standstill as stalled:
+            return _close(run_dir, "failed", Failure(None, str(stalled), run_dir / rundir.LOGS))
+        except HostDied as died:
+            return _close(run_dir, "failed", Failure(None, f"the host process ended: {died}", run_dir / rundir.LOGS / "launch.log"))
+        except PreparationFailed as failed:
+            return _close(run_dir, "failed", Failure(None, str(failed), run_dir / rundir.LOGS / "launch.log"))
+    if outcome["status"] == "failed":
+        return _close(run_dir, "failed", first_failure(run_dir, outcome))
+    return _close(run_dir, outcome["status"], None)
+
+
+class PreparationFailed(RuntimeError):
+    """The data could not be prepared."""
+
+
+def _prepare(request: Request, host: Host, watch: Watch) -> None:
+    """Tokenise first where the number of optimizer steps depends on it, then render what depends on that."""
+    checked = request.checked
+    outcome = host.run("prepare", checked.run_dir, request.environment, watch)
+    if outcome["status"] != "completed":
+        raise PreparationFailed(outcome.get("error", "preparing the data failed"))
+    checked.config.dataset.rows = outcome["rows"]
+    checked.total_steps = plan.total_steps(outcome["rows"]["train"], checked.config)
+    resolve_owners(checked.config, total_steps_known=True)
+    if checked.user_json is not None:
+        checked.user_json = fill(checked.user_json, checked.config, checked.total_steps)
+    render.write(render.render(checked.config, checked.run_dir, checked.total_steps, checked.user_json), checked.run_dir)
+
+
+def _close(run_dir: Path, status: str, failure: Failure | None) -> Ended:
+    """Close the record; rank 0 may have written to it since."""
+    record = Record.read(run_dir)
+    reason = failure.message if failure else None
+    if status == "preempted":
+        reason = f"asked to stop after optimizer step {record.data.get('optimizer_steps', 0)}"
+    record.data.setdefault("artifacts", {})["logs"] = "logs"
+    if failure is not None:
+        record.data["failure"] = {"rank": failure.rank, "log": str(failure.log), "out_of_memory": failure.out_of_memory}
+    record.end_attempt("failed" if status == "interrupted" else status, reason)
+    for name in (rundir.STOP_FILE, rundir.STOP_AT_FILE):
+        (run_dir / name).unlink(missing_ok=True)
+    shutil.rmtree(run_dir / "heartbeat", ignore_errors=True)
+    return Ended(status, record, failure)
+
+
+def _artifacts(run_dir: Path) -> dict[str, str]:
+    names = {"config": rundir.CONFIG_FILE, "accelerate_config": rundir.ACCELERATE_FILE, "deepspeed_config": rundir.DEEPSPEED_FILE, "command": rundir.COMMAND_FILE}
+    return {key: name for key, name in names.items() if (run_dir / name).exists()}
+
+
+def typed_command() -> str:
+    """The command as it was typed."""
+    return shlex.join(["python", "-m", "runner", *sys.argv[1:]])

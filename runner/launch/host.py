@@ -1,0 +1,115 @@
+"""The host: imports the heavy libraries once, then forks a job for every request.
+
+Requests come as JSON lines on standard input, answers go as JSON lines to a pipe. A sweep keeps one host,
+so that a further cell starts in about a second; each job is still a process tree of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from runner.launch.lifeline import die_with_parent
+
+PRELOAD = (
+    "torch",
+    "torch.distributed.launcher.api",
+    "accelerate",
+    "accelerate.commands.launch",
+    "transformers",
+    "transformers.modeling_utils",
+    "pyarrow",
+    "runner.train.worker",
+)
+PRELOAD_DEEPSPEED = (
+    "deepspeed",
+    # DeepSpeed's engine imports it when it is set up, and torch's compiler with it: 3 s in every rank.
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+)
+
+
+def main() -> None:
+    """Serve requests until standard input ends or the runner does."""
+    die_with_parent(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(int(sys.argv[2]), "w", buffering=1)
+    for name in sys.argv[3:]:
+        _preload(name)
+    print(json.dumps({"event": "ready"}), file=answers)
+    for line in sys.stdin:
+        request = json.loads(line)
+        _serve(request, answers)
+
+
+def _preload(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except Exception:  # noqa: BLE001 - the rank that needs it will say so, in its log
+        traceback.print_exc()
+
+
+def _serve(request: dict[str, Any], answers: Any) -> None:
+    reading, writing = os.pipe()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _child(request, parent, writing)
+    os.close(writing)
+    print(json.dumps({"event": "started", "pid": child}), file=answers)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(child, 0)
+    outcome = json.loads(text) if text else {"status": "failed", "failures": {}, "job_exit": os.waitstatus_to_exitcode(status)}
+    print(json.dumps({"event": "ended", **outcome}), file=answers)
+
+
+def _child(request: dict[str, Any], parent: int, writing: int) -> None:
+    """In the forked job: do the work, send the outcome, end without the host's clean-up."""
+    code = 1
+    try:
+        die_with_parent(parent)
+        from runner.launch.job import in_own_session
+
+        in_own_session()
+        run_dir = Path(request["run_dir"])
+        _log_to(run_dir / "logs" / "launch.log")
+        os.chdir(request["cwd"])
+        os.environ.update(request.get("environment", {}))
+        outcome = _work(request["op"])(run_dir)
+        with os.fdopen(writing, "w") as pipe:
+            json.dump(outcome, pipe)
+        code = 0
+    except BaseException:  # noqa: BLE001 - whatever it is, it must not run the host's loop
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _work(op: str) -> Callable[[Path], dict[str, Any]]:
+    if op == "prepare":
+        from runner.train.prepare import prepare_data
+
+        return prepare_data
+    from runner.launch.job import run_job
+
+    return run_job
+
+
+def _log_to(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+
+if __name__ == "__main__":
+    main()

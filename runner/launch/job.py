@@ -1,0 +1,93 @@
+"""One job: the rendered files turned into the ranks' environment, and torch elastic around the ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from runner import render, rundir
+from runner.launch.rank import rank_entry
+from runner.schema import RunConfig
+
+FOREIGN = ("ACCELERATE_", "FSDP_", "TORCHELASTIC_", "MASTER_", "DEEPSPEED_")  # left over from another project or launcher
+FOREIGN_EXACT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "DS_ACCELERATOR")
+
+
+def scrubbed(environment: dict[str, str]) -> dict[str, str]:
+    """The environment without variables by which another project could change this run."""
+    return {name: value for name, value in environment.items() if not name.startswith(FOREIGN) and name not in FOREIGN_EXACT}
+
+
+def run_job(run_dir: Path) -> dict[str, Any]:
+    """Start the ranks of a run folder, wait for their end.
+
+    Returns:
+        `status` (completed, preempted, failed) and, for failed, `failures`: rank → exit code (negative: a signal).
+    """
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import elastic_launch
+
+    config = rundir.read_config(run_dir)
+    os.environ.update(rank_variables(config, run_dir))
+    try:
+        results = elastic_launch(_launch_config(config, run_dir), rank_entry)(str(run_dir), os.getpid())
+    except ChildFailedError as error:
+        failures = {str(rank): failure.exitcode for rank, failure in error.failures.items()}
+        return {"status": "failed", "failures": failures}
+    return {"status": "preempted" if "preempted" in results.values() else "completed"}
+
+
+def rank_variables(config: RunConfig, run_dir: Path) -> dict[str, str]:
+    """What `accelerate launch --config_file accelerate.yaml` would put into the ranks' environment, and our own."""
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+
+    arguments = launch_command_parser().parse_args(["--config_file", str(run_dir / rundir.ACCELERATE_FILE), "-m", "runner.train.worker", str(run_dir)])
+    arguments, file, precision_in_file = _validate_launch_command(arguments)
+    if arguments.use_deepspeed:
+        # The same list that accelerate's own launch_command makes, so that it refuses the same contradictions.
+        fields = [*file.deepspeed_config, *(["mixed_precision"] if precision_in_file else [])]
+        arguments.deepspeed_fields_from_accelerate_config = ",".join(fields)
+        variables = prepare_deepspeed_cmd_env(arguments)[1]
+    else:
+        variables = prepare_multi_gpu_env(arguments)
+    return {**variables, **render.rank_environment(config), rundir.STARTED_BY_RUNNER: "1"}
+
+
+def _launch_config(config: RunConfig, run_dir: Path) -> Any:
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
+    from torch.distributed.launcher.api import LaunchConfig
+
+    ranks = config.launcher.num_processes
+    assert isinstance(ranks, int)
+    return LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id=f"{run_dir.name}-{os.getpid()}",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",  # a free port, chosen by the system
+        rdzv_configs={"timeout": 120},
+        local_addr="localhost",
+        max_restarts=config.launcher.max_restarts,
+        monitor_interval=0.1,
+        start_method=start_method(config),
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+        shutdown_timeout=5,
+    )
+
+
+def start_method(config: RunConfig) -> str:
+    """fork on CPU: the libraries are imported already. spawn on GPU: importing DeepSpeed may have touched the driver, which no fork survives."""
+    if config.launcher.start_method != "auto":
+        return config.launcher.start_method
+    return "fork" if config.launcher.device == "cpu" else "spawn"
+
+
+def in_own_session() -> None:
+    """Leave the terminal's process group: Ctrl-C reaches the runner only, which decides how the run ends."""
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)

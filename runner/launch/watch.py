@@ -1,0 +1,162 @@
+"""What the runner does while ranks work: show progress, pass on requests to stop, notice a standstill."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from runner import rundir
+from runner.schema import RunConfig
+from runner.train.progress import read_heartbeats
+
+SAID = "» "  # rank 0's lines that begin so are for the terminal
+STACKS_SECONDS = 1.0  # time for the ranks to write their stacks
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+
+class Interrupted(Exception):
+    """A second Ctrl-C: end at once."""
+
+
+class Standstill(Exception):
+    """No rank has made progress for too long."""
+
+
+class Stopping:
+    """Requests to end, from signals: the first asks for a checkpoint and an orderly end, a second Ctrl-C ends at once."""
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+
+    def note(self, number: int, _frame: FrameType | None) -> None:
+        """Remember a signal; the watch acts on it."""
+        self.signals.append(number)
+
+    @property
+    def asked(self) -> bool:
+        """Whether an orderly end was asked for."""
+        return bool(self.signals)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether Ctrl-C came twice."""
+        return self.signals.count(signal.SIGINT) >= 2
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[Stopping]:
+    """Catch signals for the time of a run."""
+    state = Stopping()
+    before = {number: signal.signal(number, state.note) for number in STOPPING}
+    try:
+        yield state
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Watch:
+    """Called ten times a second while a job runs.
+
+    Args:
+        stop: the signals that came.
+        kill: ends the job at once.
+    """
+
+    def __init__(self, run_dir: Path, config: RunConfig, stop: Stopping, console: Console, kill: Callable[[], None]) -> None:
+        self._run_dir, self._config, self._stop, self._console, self._kill = run_dir, config, stop, console, kill
+        self._began = self._progressed = time.monotonic()
+        self._last: dict[int, Any] = {}
+        self._told = False
+        self._read = 0
+        self._progress = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}"), console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._progress.add_task("starting", total=None, loss="")
+
+    def __enter__(self) -> Watch:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._show_said()
+        self._progress.stop()
+
+    def __call__(self) -> None:
+        """Show what is new.
+
+        Raises:
+            Interrupted: on a second Ctrl-C.
+            Standstill: when the ranks stood still for too long; their stacks are in their logs by then.
+        """
+        self._pass_on_stop()
+        beats = read_heartbeats(self._run_dir)
+        self._show(beats.get(0, {}))
+        self._show_said()
+        self._check_progress(beats)
+
+    def _pass_on_stop(self) -> None:
+        if self._stop.at_once:
+            self._kill()
+            raise Interrupted
+        if self._stop.asked and not self._told:
+            self._told = True
+            rundir.request_stop(self._run_dir)
+            self._console.print("asked to stop: the run ends at the next optimizer step (Ctrl-C again ends it at once)")
+
+    def _show(self, beat: dict[str, Any]) -> None:
+        if not beat:
+            return
+        phase = beat.get("phase", "")
+        if phase.startswith("evaluating"):
+            self._progress.update(self._task, description=phase, completed=beat.get("done", 0), total=beat.get("of"))
+        elif phase == "training":
+            loss = beat.get("loss")
+            self._progress.update(self._task, description=f"epoch {beat.get('epoch', 0) + 1}", completed=beat.get("step", 0), total=beat.get("total"), loss=f"loss {loss:.4f}" if loss is not None else "")
+        else:
+            self._progress.update(self._task, description=phase, completed=0, total=None)
+
+    def _show_said(self) -> None:
+        """Rank 0's lines for the terminal."""
+        with contextlib.suppress(OSError):
+            with open(self._run_dir / rundir.LOGS / "rank_0.log", encoding="utf-8", errors="replace") as log:
+                log.seek(self._read)
+                text = log.read()
+            whole, newline, _ = text.rpartition("\n")
+            self._read += len((whole + newline).encode())
+            for line in whole.splitlines():
+                if line.startswith(SAID):
+                    self._console.print(line.removeprefix(SAID), highlight=False, markup=False)
+
+    def _check_progress(self, beats: dict[int, dict[str, Any]]) -> None:
+        now = time.monotonic()
+        seen = {rank: beat.get("monotonic") for rank, beat in beats.items()}
+        if seen != self._last:
+            self._last, self._progressed = seen, now
+        launcher = self._config.launcher
+        training = any(beat.get("step", 0) > 0 or str(beat.get("phase", "")).startswith("eval") for beat in beats.values())
+        limit = launcher.hang_timeout_seconds if training else launcher.start_timeout_seconds
+        if now - self._progressed > limit:
+            self._write_stacks(beats)
+            self._kill()
+            where = ", ".join(f"rank {rank} in {beat.get('phase')} at step {beat.get('step', 0)}" for rank, beat in sorted(beats.items())) or "no rank said a word"
+            raise Standstill(f"no progress for {limit:g} s ({where}); each rank's stack is in its log")
+
+    def _write_stacks(self, beats: dict[int, dict[str, Any]]) -> None:
+        for beat in beats.values():
+            with contextlib.suppress(OSError, KeyError):
+                os.kill(beat["pid"], signal.SIGUSR2)
+        time.sleep(STACKS_SECONDS)
+
+
+def console() -> Console:
+    """The terminal; plain text where it is none."""
+    return Console(file=sys.stdout, soft_wrap=True)

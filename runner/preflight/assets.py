@@ -1,0 +1,143 @@
+"""Where model, tokenizer and data will come from: a folder, the cache, the network, or nowhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlparse
+
+from runner import places
+from runner.errors import Problem
+from runner.schema import RunConfig
+
+Kind = Literal["model", "dataset"]
+
+
+@dataclass(frozen=True)
+class Asset:
+    """Something the run needs from outside the configuration."""
+
+    role: str  # weights, tokenizer, data set
+    kind: Kind
+    key: str  # configuration key that names it
+    name: str
+    local: bool
+
+
+def needed_assets(config: RunConfig) -> list[Asset]:
+    """Everything the run has to read from a folder or the hub."""
+    model, dataset = config.model, config.dataset
+    assets = []
+    if model.init == "pretrained" or model.path or not model.config:
+        assets.append(Asset("weights", "model", "model.path" if model.path else "model.hub_id", model.path or model.hub_id or "", bool(model.path)))
+    tokenizer = model.tokenizer or model.path or model.hub_id or ""
+    if not tokenizer.startswith("bundled:"):
+        local = tokenizer == model.path or Path(tokenizer).expanduser().is_dir()
+        assets.append(Asset("tokenizer", "model", "model.tokenizer" if model.tokenizer else "model.hub_id", tokenizer, local))
+    if dataset.source == "hub":
+        assets.append(Asset("data set", "dataset", "dataset.hub_id", dataset.hub_id or "", False))
+    return assets
+
+
+def check_assets(config: RunConfig) -> list[Problem]:
+    """Missing folders, and hub names that are neither cached nor reachable; at most one attempt to connect."""
+    problems, missing = [], []
+    for asset in needed_assets(config):
+        if not asset.name:
+            problems.append(Problem(asset.key, None, f"nothing says where the {asset.role} come from", "set model.path=DIR or model.hub_id=NAME"))
+        elif asset.local:
+            problems += _folder_problems(config, asset)
+        else:
+            problems += _shadows(asset)
+            if not in_cache(config, asset):
+                missing.append(asset)
+    if missing and not hub_reachable():
+        problems += [_not_to_be_had(config, asset) for asset in missing]
+    return problems
+
+
+def _folder_problems(config: RunConfig, asset: Asset) -> list[Problem]:
+    folder = Path(asset.name).expanduser()
+    if not folder.is_dir():
+        return [Problem(asset.key, asset.name, "there is no such folder", f"set {asset.key}=DIR")]
+    if asset.role == "tokenizer":
+        return []
+    if not (folder / "config.json").is_file():
+        return [Problem(asset.key, asset.name, "this folder has no config.json", "give a folder written by save_pretrained")]
+    if config.model.init == "pretrained" and not list(folder.glob("*.safetensors")):
+        if list(folder.glob("*.bin")):
+            if config.model.allow_pickle:
+                return []
+            return [Problem(asset.key, asset.name, "its weights are pickles (.bin), which can execute code", "convert them to safetensors, or trust them with model.allow_pickle=true")]
+        return [Problem(asset.key, asset.name, "this folder has no weights (*.safetensors)", "give a folder with weights, or set model.init=random")]
+    return []
+
+
+def _shadows(asset: Asset) -> list[Problem]:
+    """A folder named like a hub id: the libraries would read the folder; the run must not depend on where it is typed."""
+    short = asset.name.rpartition("/")[2]
+    for name in {asset.name, short}:
+        if Path(name).is_dir():
+            exact = name == asset.name
+            why = f"the folder ./{name} has the same name; " + ("it would be read instead of the hub" if exact else "it is not used: the name means the hub's")
+            mend = f"rename the folder, or set {'model.path' if asset.kind == 'model' else 'dataset=files dataset.train'}=./{name} if you mean it" if exact else ""
+            return [Problem(asset.key, asset.name, why, mend, "error" if exact else "notice")]
+    return []
+
+
+def hub_cache(config: RunConfig) -> Path:
+    """The hub's cache folder, by the variables huggingface_hub reads."""
+    if config.cache_dir:
+        return places.cache_dir(config.cache_dir) / "huggingface" / "hub"
+    if os.environ.get("HF_HUB_CACHE"):
+        return Path(os.environ["HF_HUB_CACHE"])
+    return hf_home() / "hub"
+
+
+def hf_home() -> Path:
+    """HF_HOME, or its default."""
+    return Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface").expanduser()
+
+
+def in_cache(config: RunConfig, asset: Asset) -> bool:
+    """Whether a snapshot with files of the right kind lies in the hub's cache."""
+    folder = hub_cache(config) / f"{asset.kind}s--{asset.name.replace('/', '--')}" / "snapshots"
+    wanted = {"weights": ("*.safetensors",), "tokenizer": ("tokenizer*", "spm.model", "vocab*"), "data set": ("**/*.parquet", "**/*.json*", "**/*.csv", "**/*.arrow")}
+    return any(next(folder.glob(f"*/{pattern}"), None) is not None for pattern in wanted[asset.role])
+
+
+def offline_asked_for() -> bool:
+    """Whether the environment forbids connections."""
+    return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"))
+
+
+@lru_cache(maxsize=1)
+def hub_reachable(timeout_seconds: float = 3.0) -> bool:
+    """Whether the hub (or its mirror in HF_ENDPOINT) accepts a connection; no attempt where offline is asked for."""
+    if offline_asked_for():
+        return False
+    address = urlparse(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    proxy = urlparse(os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy") or "")
+    host, port = (proxy.hostname, proxy.port or 3128) if proxy.hostname else (address.hostname, address.port or 443)
+    with contextlib.suppress(OSError):
+        with socket.create_connection((host, port), timeout=timeout_seconds):
+            return True
+    return False
+
+
+def _not_to_be_had(config: RunConfig, asset: Asset) -> Problem:
+    state = "offline mode is on" if offline_asked_for() else "the hub cannot be reached"
+    where = f"{asset.role} {asset.name}: not in {hub_cache(config)}, and {state}"
+    download = f"hf download {asset.name}" + (" --repo-type dataset" if asset.kind == "dataset" else "")
+    if asset.role == "weights":
+        mend = f"set model.path=DIR, or run `{download}` where there is a network, or set model.init=random"
+    elif asset.role == "tokenizer":
+        mend = f"set model.tokenizer=DIR (bundled:deberta_tiny is at hand), or run `{download}` where there is a network, or use model=deberta_tiny"
+    else:
+        mend = f"use dataset=files dataset.train=FILE dataset.validation=FILE, or run `{download}` where there is a network, or use dataset=paraphrase_sample (generated rows)"
+    return Problem(asset.key, asset.name, where, mend)

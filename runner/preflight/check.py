@@ -1,0 +1,82 @@
+"""All checks of a run, cheap ones first, and what they found out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner import plan
+from runner.compose import Composed
+from runner.deepspeed_json import adopt, fill
+from runner.errors import Problem, RequestError
+from runner.preflight.assets import check_assets
+from runner.preflight.contradictions import contradictions
+from runner.preflight.data import check_data
+from runner.preflight.idle import idle_keys
+from runner.preflight.places import check_places
+from runner.recipe import Recipe, load_recipe
+from runner.resolve import resolve_machine, resolve_owners
+from runner.schema import RunConfig
+
+
+@dataclass
+class Checked:
+    """A run that may start.
+
+    Attributes:
+        config: resolved.
+        run_dir: where it goes.
+        notices: findings that do not stop it.
+        user_json: a user's DeepSpeed JSON with its `auto` values filled; None without one.
+        total_steps: optimizer steps, where known before the data is tokenised.
+    """
+
+    config: RunConfig
+    run_dir: Path
+    recipe: Recipe
+    notices: list[Problem] = field(default_factory=list)
+    user_json: dict[str, Any] | None = None
+    total_steps: int | None = None
+
+
+def check(composed: Composed, starting: bool = True) -> Checked:
+    """Resolve and check a composed run.
+
+    Args:
+        starting: False for a dry run: what only matters when ranks start (network, disk) is left out.
+
+    Raises:
+        RequestError: with every error found.
+    """
+    json_file, found = adopt(composed.config, composed.explicit)
+    config, problems = resolve_machine(composed.config)
+    problems = found + problems
+    recipe = load_recipe(config)
+    problems += contradictions(config, recipe) + idle_keys(config)
+    data = check_data(config, recipe)
+    problems += data
+    if starting:
+        problems += check_assets(config) + check_places(config, composed.run_dir)
+    total = known_total_steps(config, recipe)
+    problems += resolve_owners(config, total is not None)
+    stop_on_errors(problems)
+    filled = fill(json_file, config, total) if json_file is not None else None
+    return Checked(config, composed.run_dir, recipe, problems, filled, total)
+
+
+def known_total_steps(config: RunConfig, recipe: Recipe) -> int | None:
+    """Optimizer steps of the run, where they follow from what is known by now."""
+    rows = config.dataset.rows.get("train")
+    if config.mode == "evaluate":
+        return 1
+    if rows and recipe.keeps_rows:
+        limit = config.dataset.max_train_rows
+        return plan.total_steps(min(rows, limit) if limit else rows, config)
+    return None
+
+
+def stop_on_errors(problems: list[Problem]) -> None:
+    """Raise all errors at once, warnings and notices after them."""
+    if any(problem.severity == "error" for problem in problems):
+        raise RequestError(sorted(problems, key=lambda problem: ("error", "warning", "notice").index(problem.severity)))

@@ -1,0 +1,58 @@
+"""Choices that exclude each other."""
+
+from __future__ import annotations
+
+from runner import plan
+from runner.errors import Problem
+from runner.recipe import Recipe
+from runner.schema import RunConfig
+
+
+def contradictions(config: RunConfig, recipe: Recipe) -> list[Problem]:
+    """All pairs of choices that cannot hold together."""
+    return [*_zero_and_offload(config), *_family(config), *_positions(config, recipe), *_schedule(config)]
+
+
+def _zero_and_offload(config: RunConfig) -> list[Problem]:
+    problems = []
+    offload, stage = config.offload, config.zero.stage
+    if config.launcher.name == "ddp":
+        if stage:
+            problems.append(Problem("zero_stage", stage, "launcher=ddp does not partition anything", f"use launcher=deepspeed zero_stage={stage}, or leave zero_stage out"))
+        if offload.name != "none":
+            problems.append(Problem("offload", offload.name, "launcher=ddp does not offload anything", f"use launcher=deepspeed zero_stage=3 offload={offload.name}, or leave offload out"))
+        return problems
+    if offload.params != "none" and stage != 3:
+        problems.append(Problem("offload", offload.name, f"parameters can be offloaded at ZeRO 3 only, this is ZeRO {stage} (DeepSpeed would ignore it silently)", "use zero_stage=3, or offload=optimizer_cpu"))
+    elif offload.optimizer != "none" and stage == 0:
+        problems.append(Problem("offload", offload.name, "there is nothing to offload at ZeRO 0 (DeepSpeed would ignore it silently)", "use zero_stage=2"))
+    if "nvme" in (offload.optimizer, offload.params) and not offload.nvme_path:
+        problems.append(Problem("offload.nvme_path", None, "NVMe offload needs a folder on a fast local disk", "add offload.nvme_path=DIR"))
+    return problems
+
+
+def _family(config: RunConfig) -> list[Problem]:
+    if config.model.family in config.recipe.families:
+        return []
+    from runner.catalogue import recipes_for
+
+    fitting = recipes_for(config.model.family)
+    mend = f"use {' or '.join(f'recipe={name}' for name in fitting)}" if fitting else "choose another model"
+    return [Problem("model", config.model.name, f"is of the family {config.model.family}; recipe={config.recipe.name} trains {', '.join(config.recipe.families)}", mend)]
+
+
+def _positions(config: RunConfig, recipe: Recipe) -> list[Problem]:
+    limit = config.model.config.get("max_position_embeddings") or config.model.config.get("n_positions")
+    return recipe.length_problems(limit) if limit else []
+
+
+def _schedule(config: RunConfig) -> list[Problem]:
+    rows = config.dataset.rows.get("train")
+    if config.mode != "train" or not rows:
+        return []
+    total = plan.total_steps(rows, config)
+    if config.scheduler.warmup_steps <= total or not config.scheduler.warmup_steps:
+        return []
+    return [
+        Problem("scheduler.warmup_steps", config.scheduler.warmup_steps, f"the run has only {total} optimizer steps, so the learning rate would never reach its peak", f"use scheduler.warmup_steps={total // 10}", "warning")
+    ]

@@ -1,0 +1,110 @@
+"""Every `auto` of a configuration replaced by what it means on this machine and for this data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner import machine
+from runner.errors import Problem
+from runner.schema import RunConfig
+
+DEFAULT_CPU_RANKS = 2
+
+
+def resolve_machine(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
+    """Device, ranks, threads, precision and batch, in a copy; problems where they cannot be had."""
+    resolved = config.model_copy(deep=True)
+    problems = _launcher(resolved) + _precision(resolved)
+    problems += _batch(resolved)
+    return resolved, problems
+
+
+def _launcher(config: RunConfig) -> list[Problem]:
+    launcher, devices = config.launcher, machine.visible_devices(config.launcher.gpu_ids)
+    if launcher.device == "auto":
+        launcher.device = "cuda" if devices else "cpu"
+    if launcher.num_processes == "auto":
+        launcher.num_processes = max(1, len(devices)) if launcher.device == "cuda" else DEFAULT_CPU_RANKS
+    if launcher.omp_num_threads == "auto":
+        launcher.omp_num_threads = max(1, machine.physical_cores() // max(1, launcher.num_processes))
+    if launcher.num_processes < 1:
+        return [Problem("launcher.num_processes", launcher.num_processes, "at least one rank is needed", "use launcher.num_processes=1")]
+    return []
+
+
+def _precision(config: RunConfig) -> list[Problem]:
+    if config.precision.name == "auto":
+        devices = machine.visible_devices(config.launcher.gpu_ids)
+        modern = bool(devices) and all(device.has_bf16 for device in devices)
+        config.precision.name = "fp32" if config.launcher.device == "cpu" else "bf16" if modern else "fp16"
+    return []
+
+
+def _batch(config: RunConfig) -> list[Problem]:
+    """global = micro × accumulation × ranks: with a global batch asked for, accumulation follows."""
+    train = config.train
+    if train.global_batch_size is None:
+        return []
+    assert isinstance(config.launcher.num_processes, int)
+    ranks = config.launcher.num_processes * config.launcher.num_nodes
+    per_pass = train.micro_batch_size * ranks
+    if train.gradient_accumulation_steps > 1 and train.global_batch_size != per_pass * train.gradient_accumulation_steps:
+        return [_contradiction(config, ranks)]
+    if train.global_batch_size % per_pass:
+        lower = max(1, train.global_batch_size // per_pass) * per_pass
+        near = sorted({lower, lower + per_pass})
+        return [
+            Problem(
+                "train.global_batch_size",
+                train.global_batch_size,
+                f"is no multiple of train.micro_batch_size={train.micro_batch_size} × {ranks} ranks = {per_pass}",
+                "use " + " or ".join(f"train.global_batch_size={value}" for value in near),
+            )
+        ]
+    train.gradient_accumulation_steps = train.global_batch_size // per_pass
+    return []
+
+
+def _contradiction(config: RunConfig, ranks: int) -> Problem:
+    train = config.train
+    product = train.micro_batch_size * train.gradient_accumulation_steps * ranks
+    return Problem(
+        "train.global_batch_size",
+        train.global_batch_size,
+        f"but train.micro_batch_size={train.micro_batch_size} × train.gradient_accumulation_steps={train.gradient_accumulation_steps} × {ranks} ranks = {product}",
+        f"use train.global_batch_size={product} or leave train.gradient_accumulation_steps out",
+    )
+
+
+def resolve_owners(config: RunConfig, total_steps_known: bool) -> list[Problem]:
+    """Replace `owner=auto` in place; refuse what the owner cannot do."""
+    optimizer, scheduler = config.optimizer, config.scheduler
+    if config.launcher.name == "ddp":
+        owned = [(key, section) for key, section in (("optimizer", optimizer), ("scheduler", scheduler)) if section.owner == "deepspeed"]
+        optimizer.owner = scheduler.owner = "client"
+        return [Problem(f"{key}.owner", "deepspeed", "there is no DeepSpeed under launcher=ddp", f"use launcher=deepspeed or {key}.owner=client") for key, _ in owned]
+    if optimizer.owner == "auto":
+        optimizer.owner = "deepspeed"
+    reason = _why_not_deepspeed(config, total_steps_known)
+    if scheduler.owner == "auto":
+        scheduler.owner = "client" if reason else "deepspeed"
+    elif scheduler.owner == "deepspeed" and reason:
+        return [Problem("scheduler.owner", "deepspeed", reason, "use scheduler.owner=client")]
+    return []
+
+
+def _why_not_deepspeed(config: RunConfig, total_steps_known: bool) -> str | None:
+    """Why DeepSpeed cannot own the schedule, if so."""
+    if config.scheduler.name == "cosine":
+        return "DeepSpeed's cosine is another curve than scheduler=cosine"
+    if config.scheduler.warmup_steps == 1:
+        return "DeepSpeed raises a warm-up of 1 step to 2 (0, or 2 and more, are exact)"
+    if config.scheduler.name == "linear" and not total_steps_known:
+        return "the number of optimizer steps is not known before the data is read (train.max_steps would give it)"
+    return None
+
+
+def changed_keys(config: RunConfig, section: str, keys: tuple[str, ...]) -> dict[str, Any]:
+    """Keys of a section whose value differs from the schema's default."""
+    own, default = getattr(config, section), getattr(RunConfig(), section)
+    return {f"{section}.{key}": getattr(own, key) for key in keys if getattr(own, key) != getattr(default, key)}
