@@ -136,7 +136,8 @@ def check_precision() -> Iterator[Finding]:
     flags = _cpu_flags()
     native = [name for name in ("amx_bf16", "avx512_bf16") if name in flags]
     bf16 = f"bf16 with native instructions ({', '.join(native)})" if native else "bf16 works but is emulated and slow"
-    yield Finding("ok", "precision", f"fp32; {bf16}; fp16 needs a GPU")
+    fp16 = "fp16 under DeepSpeed only" if flags & {"avx512_fp16", "amx_fp16"} else "fp16 needs a GPU"
+    yield Finding("ok", "precision", f"fp32; {bf16}; {fp16}")
 
 
 def _cpu_flags() -> set[str]:
