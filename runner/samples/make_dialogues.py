@@ -61,12 +61,18 @@ TIMES = ("noon", "six", "seven", "eight", "nine")
 
 # feeling: (how it is told, the reply)
 FEELINGS = {
-    "sad": ("I feel {degree} sad {when} because {cause}.", "I am so sorry to hear that {}. Do you want to talk about it?"),
+    "sad": (
+        "I feel {degree} sad {when} because {cause}.",
+        "I am so sorry to hear that {}. Do you want to talk about it?",
+    ),
     "worried": (
         "I am {degree} worried {when} because {cause}.",
         "It is normal to be worried when {}. What could help you right now?",
     ),
-    "angry": ("I am {degree} angry {when} because {cause}.", "I understand why you are angry. Did you tell anyone that {}?"),
+    "angry": (
+        "I am {degree} angry {when} because {cause}.",
+        "I understand why you are angry. Did you tell anyone that {}?",
+    ),
     "happy": ("I am {degree} happy {when} because {cause}.", "That is wonderful! I am glad to hear that {}."),
 }
 # the cause as the speaker tells it, and as the reply gives it back

@@ -30,7 +30,7 @@ SEARCHES = (
     "{friend} came to help , and {name} and {friend} looked behind every door .",
     "The {animal} ran ahead of {name} , and {friend} ran after the {animal} .",
     "It rained all {part} , and {name} waited with {friend} under a tree .",
-    "\" Where is the {thing} ? \" asked {friend} . \" I do not know , \" said {name} .",
+    '" Where is the {thing} ? " asked {friend} . " I do not know , " said {name} .',
 )
 FINDS = (
     "At last the {colour} {animal} found the {thing} in the {place} .",
