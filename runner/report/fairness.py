@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from runner.report.folding import Row
+from runner.report.folding import Row, differing_keys
 from runner.report.metrics_log import Point, read_points
 from runner.report.reading import dig, mapping, sequence
 from runner.report.run import Run
 
 Verdict = Literal["same", "differs", "not recorded"]
 _LEARNING_RATE_TOLERANCE = 1e-6
+_MOST_NAMED = 8
 _COMPARED_PACKAGES = ("torch", "transformers", "accelerate", "deepspeed", "numpy")
 
 
@@ -107,40 +108,44 @@ def check_fairness(rows: Sequence[Row], expected: frozenset[str] = frozenset()) 
 
 def _check_fact(name: str, fact: Callable[[Run], Any], rows: Sequence[Row], expected: bool) -> Check:
     """Compare one fact; a row's value is the set of its repeats' values, so that seeds may pair up."""
-    values = [_row_value(row, fact) for row in rows]
+    found = [[fact(run) for run in row.completed_runs] for row in rows]
+    if all(values == found[0] and None not in values for values in found):  # the common case, without sorting out repeats
+        return Check(name, "same", (), expected)
+    values = [_distinct(values) for values in found]
     if len({value for value in values if value is not None}) > 1:
         return Check(name, "differs", _told_apart(rows, values), expected)
     return Check(name, "not recorded" if None in values else "same", (), expected)
 
 
-def _row_value(row: Row, fact: Callable[[Run], Any]) -> str | None:
-    """The distinct values of a row's completed runs as sorted JSON; None when a run does not say."""
-    values = {json.dumps(fact(run), sort_keys=True, default=str) for run in row.completed_runs}
-    return None if "null" in values else "\n".join(sorted(values))
+def _distinct(values: Sequence[Any]) -> str | None:
+    """The distinct values of a row's completed runs as sorted JSON lines; None when a run does not say."""
+    lines = {json.dumps(value, sort_keys=True, default=str) for value in values}
+    return None if "null" in lines else "\n".join(sorted(lines))
 
 
 def _told_apart(rows: Sequence[Row], values: Sequence[str | None]) -> tuple[tuple[str, str], ...]:
     """Per row label the parts of the value that are not the same in all rows."""
     parsed = [None if value is None else [json.loads(line) for line in value.split("\n")] for value in values]
-    return tuple((row.label, _short(value, parsed)) for row, value in zip(rows, parsed, strict=True))
+    known = [value for value in parsed if value is not None]
+    reduce = _differing_parts([value[0] for value in known]) if all(len(value) == 1 for value in known) else _whole
+    told = ["not recorded" if value is None else " and ".join(_plain(reduce(item)) for item in value) for value in parsed]
+    return tuple((row.label, text) for row, text in zip(rows, told, strict=True))
 
 
-def _short(value: list[Any] | None, others: Sequence[list[Any] | None]) -> str:
-    if value is None:
-        return "not recorded"
-    known = [other for other in others if other]
-    if any(len(other) > 1 for other in known):
-        return " and ".join(_plain(item) for item in value)
-    return _plain(_differing_parts(value[0], [other[0] for other in known]))
-
-
-def _differing_parts(value: Any, known: Sequence[Any]) -> Any:
-    """Of a list or mapping only the parts in which it is not like all the others."""
-    if isinstance(value, list) and all(isinstance(other, list) and len(other) == len(value) for other in known):
-        return [item for index, item in enumerate(value) if any(other[index] != item for other in known)]
-    if isinstance(value, Mapping) and all(isinstance(other, Mapping) for other in known):
-        return [f"{key} {item}" for key, item in value.items() if any(other.get(key) != item for other in known)]
+def _whole(value: Any) -> Any:
     return value
+
+
+def _differing_parts(known: Sequence[Any]) -> Callable[[Any], Any]:
+    """A function that leaves, of a list or mapping, only the parts in which the known values are not all alike."""
+    first = known[0]
+    if isinstance(first, list) and all(isinstance(other, list) and len(other) == len(first) for other in known):
+        places = [index for index, item in enumerate(first) if any(other[index] != item for other in known)]
+        return lambda value: [value[index] for index in places]
+    if isinstance(first, Mapping) and all(isinstance(other, Mapping) for other in known):
+        keys = differing_keys(known)
+        return lambda value: [f"{key} {value.get(key)}" for key in keys]
+    return _whole
 
 
 def _plain(value: Any) -> str:
@@ -196,5 +201,11 @@ def _difference_line(check: Check) -> str:
     grouped: dict[str, list[str]] = {}
     for label, value in check.values:
         grouped.setdefault(value, []).append(label)
-    told = "; ".join(f"{', '.join(labels)}: {value}" for value, labels in grouped.items())
+    told = _first_few([f"{_first_few(labels, ', ')}: {value}" for value, labels in grouped.items()], "; ")
     return f"{'Differs by design' if check.expected else 'DIFFERS'}: {check.name} ({told})."
+
+
+def _first_few(items: Sequence[str], separator: str) -> str:
+    """At most eight items, and how many more there are: a footer is read, not searched."""
+    more = [f"and {len(items) - _MOST_NAMED} more"] if len(items) > _MOST_NAMED else []
+    return separator.join([*items[:_MOST_NAMED], *more])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from runner.report.reading import integer, number
 
@@ -31,23 +33,31 @@ def read_points(folder: Path) -> list[Point]:
         lines = (folder / METRICS_NAME).read_bytes().splitlines()
     except OSError:
         return []
-    points: dict[int, Point] = {}
-    for line in lines:
-        point = _point(line)
-        if point is not None:
-            points[point.step] = point
+    points = {point.step: point for point in map(_point, _parsed(lines)) if point is not None}
     return [points[step] for step in sorted(points)]
 
 
-def _point(line: bytes) -> Point | None:
+def _parsed(lines: Sequence[bytes]) -> list[Any]:
+    """The lines' JSON values: in one go where all are whole, else line by line without the broken ones."""
     try:
-        raw = json.loads(line)
+        return list(json.loads(b"[" + b",".join(lines) + b"]"))
+    except (ValueError, RecursionError):
+        return [value for line in lines if (value := _parsed_line(line)) is not None]
+
+
+def _parsed_line(line: bytes) -> Any:
+    try:
+        return json.loads(line)
     except (ValueError, RecursionError):
         return None
+
+
+def _point(raw: Any) -> Point | None:
     step = integer(raw.get("step")) if isinstance(raw, dict) else None
     if step is None:
         return None
-    return Point(step, number(raw.get("loss")), number(raw.get("learning_rate")), number(raw.get("seconds")), number(raw.get("elapsed_seconds")))
+    loss, rate = number(raw.get("loss")), number(raw.get("learning_rate"))
+    return Point(step, loss, rate, number(raw.get("seconds")), number(raw.get("elapsed_seconds")))
 
 
 def elapsed_seconds(points: list[Point]) -> list[float | None]:

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 GENERATED_NOTE = "The data are the runner's generated sample: the scores say nothing about a benchmark."
 _METRICS_IN_TERMINAL = 3
+_MOST_ROWS_LAID_OUT = 100
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print every table with its fairness statement, then what the columns mean."""
     for table in comparison.tables:
-        console.print(comparison_table(table))
+        _print_table(table, console)
         for line in footer(table):
             console.print(line, style="yellow" if line.startswith("DIFFERS") else "dim", markup=False, highlight=False)
         console.print()
@@ -32,9 +33,23 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print(line, style="dim", markup=False, highlight=False)
 
 
+def _print_table(table: Table, console: Console) -> None:
+    """A table of usual length laid out by rich; a long one as aligned lines, which take a tenth of the time."""
+    if len(table.rows) <= _MOST_ROWS_LAID_OUT:
+        console.print(comparison_table(table))
+        return
+    columns = table_columns(table)
+    widths = [max(len(text) for text in (column.heading, *column.cells)) for column in columns]
+    lines = zip(*((column.heading, *column.cells) for column in columns), strict=True)
+    console.print(table.title, style="bold", markup=False, highlight=False)
+    for line in lines:
+        cells = (cell.rjust(width) if column.numeric else cell.ljust(width) for cell, width, column in zip(line, widths, columns, strict=True))
+        console.out("  ".join(cells).rstrip(), highlight=False)
+
+
 def footer(table: Table) -> list[str]:
     """The lines under a table: why rows have no result, its fairness statement, and its notes."""
-    reasons = [f"{row.label}: {row.status}, {row.reason}" for row in table.rows if row.reason]
+    reasons = [f"{row.label}: {row.status}, {row.reason}" for row in table.rows if row.reason and len(table.rows) <= _MOST_ROWS_LAID_OUT]
     return [*reasons, *(statement(table.fairness) if table.fairness else []), *table.notes]
 
 

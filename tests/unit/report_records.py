@@ -38,7 +38,7 @@ def record(method: str = "DDP", *, micro: int = 8, seed: int = 42, train_seconds
     base = {
         "schema_version": 1, "run_id": f"{method}-{micro}-{seed}".replace(" ", ""), "started_at": "2025-01-01T10:00:00Z",
         "ended_at": "2025-01-01T10:01:00Z", "status": "completed", "reason": None, "command": "python -m runner run", "overrides": [],
-        "note": "", "config": config, "config_hash": "0" * 64, "code": {"commit": "a" * 40, "dirty": False},
+        "note": "", "config": config, "config_hash": "0" * 64, "code": {"git_commit": "a" * 40, "dirty": False},
         "versions": {"torch": "2.7.1", "deepspeed": "0.17.1"}, "hardware": {"host": "box", "devices": [{"name": "H100"}, {"name": "H100"}]},
         "world_size": 2, "global_batch_size": micro * 2, "micro_batch_size": micro, "gradient_accumulation_steps": 1,
         "num_parameters": 1_000_000, "optimizer_steps": 8, "samples_seen": 128, "data_order_hash": f"order-{seed}", "method": method,

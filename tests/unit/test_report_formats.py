@@ -14,6 +14,9 @@ import pytest
 from report_records import points, record, repeat, write_run
 from rich.console import Console
 
+from runner.report.html import headline
+from runner.report.records import read_runs
+from runner.report.tables import compare
 from runner.report.terminal import print_result
 from runner.verbs.report import main
 
@@ -150,3 +153,22 @@ def test_the_result_of_one_run_says_what_it_was(capsys: pytest.CaptureFixture[st
         assert part in text
     print_result({}, console)
     assert "unknown" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sentence"),
+    [
+        ((5.0, 5.1), "ZeRO-2 trains 2.01× "),
+        ((10.0, 10.1), "No method is distinguishably faster than DDP at global batch 16."),
+        ((5.0,), "ZeRO-2 trains 2.03× as fast as DDP at global batch 16, without the repeats that would say how sure that is."),
+        ((10.0,), "No method is distinguishably faster than DDP at global batch 16."),
+    ],
+)
+def test_the_headline_claims_no_more_than_the_interval(tmp_path: Path, seconds: tuple[float, ...], sentence: str) -> None:
+    runs = [repeat("DDP", index, value) for index, value in enumerate((10.1, 10.2))]
+    runs += [repeat("ZeRO-2", index, value) for index, value in enumerate(seconds)]
+    folders = [write_run(tmp_path / str(index), content) for index, content in enumerate(runs)]
+    (table,) = compare(read_runs(folders)).tables
+    (told,) = headline(table)
+    assert told.startswith(sentence)
+    assert told.endswith(" The rows differ in data order, seed.") == (len(seconds) == 1)

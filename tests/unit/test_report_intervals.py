@@ -63,6 +63,7 @@ def test_ratio_with_interval_by_hand() -> None:
 def test_an_interval_that_holds_one_is_indistinguishable() -> None:
     found = speed_up([10.0, 12.0, 11.0], [10.5, 11.5, 10.0])
     assert found is not None
-    assert found.low is not None and found.high is not None
+    assert found.low is not None
+    assert found.high is not None
     assert found.low < 1.0 < found.high
     assert not found.distinguishable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -11,11 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 from report_records import points, record, write_run
+from rich.console import Console
 
 from runner.report.liveness import runner_liveness, this_boot_id, this_host
 from runner.report.metrics_log import elapsed_seconds, read_points
 from runner.report.records import NoSuchFolder, find_run_folders, read_run, read_runs
 from runner.report.tables import compare
+from runner.report.terminal import print_comparison
 
 FIXTURES = Path(__file__).parent / "records"
 
@@ -156,5 +159,8 @@ def test_a_thousand_records_make_a_table_in_two_seconds(tmp_path: Path) -> None:
         write_run(tmp_path / str(index), content, points(steps=20))
     began = time.perf_counter()
     comparison = compare(read_runs(find_run_folders([tmp_path])))
+    out = io.StringIO()
+    print_comparison(comparison, Console(file=out, width=120))
     assert time.perf_counter() - began < 2.0
     assert sum(len(table.rows) for table in comparison.tables if table.kind == "matched") == 1000
+    assert sum(line.endswith("completed") for line in out.getvalue().splitlines()) >= 1000

@@ -11,8 +11,8 @@ from report_records import GIB, points, record, repeat, write_run
 from runner.report.columns import batch_text, bytes_text, speed_up_text
 from runner.report.fairness import curve_difference, statement
 from runner.report.folding import Row
-from runner.report.run import Run
 from runner.report.records import read_run
+from runner.report.run import Run
 from runner.report.tables import Comparison, Table, compare
 
 
@@ -39,7 +39,8 @@ def test_matched_and_largest_are_separate_tables(tmp_path: Path) -> None:
     assert (matched.kind, [row.label for row in matched.rows]) == ("matched", ["DDP", "ZeRO-2"])
     assert matched.title.startswith("Matched batch: global batch 16")
     assert (largest.kind, [(row.label, row.first.micro_batch_size) for row in largest.rows]) == ("largest", [("DDP", 16), ("ZeRO-2", 40)])
-    assert largest.rows[1].speed_up is not None and largest.rows[1].speed_up.value == pytest.approx(2.0)
+    assert largest.rows[1].speed_up is not None
+    assert largest.rows[1].speed_up.value == pytest.approx(2.0)
     assert any("not searched for by fit: DDP, ZeRO-2" in note for note in largest.notes)
 
 
@@ -72,11 +73,13 @@ def test_repeats_are_folded_into_a_mean_with_interval(tmp_path: Path) -> None:
     (table,) = _compared(tmp_path, *runs).tables
     rows = _by_label(table)
     ddp = rows["DDP"].train_seconds
-    assert ddp is not None and (ddp.mean, ddp.count) == (12.0, 3)
+    assert ddp is not None
+    assert (ddp.mean, ddp.count) == (12.0, 3)
     assert ddp.half_width == pytest.approx(4.9683, abs=1e-4)
     assert speed_up_text(rows["DDP"]) == "baseline"
     ratio = rows["ZeRO-2"].speed_up
-    assert ratio is not None and ratio.value == pytest.approx(2.0, rel=1e-9)
+    assert ratio is not None
+    assert ratio.value == pytest.approx(2.0, rel=1e-9)
     assert speed_up_text(rows["ZeRO-2"]) == f"2.00× ({ratio.low:.2f}–{ratio.high:.2f})"
 
 
@@ -97,7 +100,8 @@ def test_a_failed_repeat_is_named_and_not_averaged(tmp_path: Path) -> None:
     (table,) = _compared(tmp_path, *runs).tables
     row = table.rows[0]
     assert (row.status, row.reason) == ("1 of 2 completed", "CUDA out of memory")
-    assert row.train_seconds is not None and (row.train_seconds.mean, row.train_seconds.half_width) == (10.0, None)
+    assert row.train_seconds is not None
+    assert (row.train_seconds.mean, row.train_seconds.half_width) == (10.0, None)
 
 
 def test_a_rerun_of_the_same_repeat_supersedes_the_failed_one(tmp_path: Path) -> None:
@@ -106,6 +110,16 @@ def test_a_rerun_of_the_same_repeat_supersedes_the_failed_one(tmp_path: Path) ->
     (row,) = comparison.tables[0].rows
     assert (row.status, len(row.runs)) == ("completed", 1)
     assert comparison.notes == ("1 earlier runs of the same cell and seed are superseded by later ones.",)
+
+
+def test_a_repeat_that_failed_before_it_read_data_belongs_to_its_cell(tmp_path: Path) -> None:
+    early = repeat("DDP", 1, 10.0, status="failed", reason="no such file")
+    early["data"] = {}
+    ((row,),) = [table.rows for table in _compared(tmp_path, repeat("DDP", 0, 8.0), early).tables]
+    assert row.status == "1 of 2 completed"
+    other_data = repeat("DDP", 1, 10.0, data={"train": {"fingerprint": "changed"}})
+    (table,) = _compared(tmp_path / "changed", repeat("DDP", 0, 8.0), other_data).tables
+    assert [row.status for row in table.rows] == ["completed", "completed"]
 
 
 def test_failed_rows_show_no_numbers_and_are_no_baseline(tmp_path: Path) -> None:
@@ -175,16 +189,25 @@ def test_learning_rates_are_compared_at_equal_steps(tmp_path: Path) -> None:
 def test_seeds_of_repeats_pair_up(tmp_path: Path) -> None:
     runs = [repeat(method, index, 10.0) for method in ("DDP", "ZeRO-2") for index in range(3)]
     (table,) = _compared(tmp_path, *runs).tables
-    assert table.fairness is not None and not table.fairness.named("differs")
+    assert table.fairness is not None
+    assert not table.fairness.named("differs")
     (table,) = _compared(tmp_path / "less", *runs[:-1]).tables
-    assert table.fairness is not None and "seed" in [check.name for check in table.fairness.unexpected]
+    assert table.fairness is not None
+    assert "seed" in [check.name for check in table.fairness.unexpected]
+
+
+def test_values_of_repeats_are_told_in_full(tmp_path: Path) -> None:
+    (table,) = _compared(tmp_path, repeat("DDP", 0, 10.0), repeat("DDP", 1, 10.0), record("ZeRO-2")).tables
+    assert table.fairness is not None
+    assert "DIFFERS: seed (DDP: 42 and 43; ZeRO-2: 42)." in statement(table.fairness)
 
 
 def test_what_the_table_is_about_differs_by_design(tmp_path: Path) -> None:
     runs = [record("DDP", fit={"largest_micro_batch": 8}), record("ZeRO-2", micro=16, fit={"largest_micro_batch": 16})]
     table = _compared(tmp_path, *runs).tables[0]
     assert (table.kind, table.fairness is not None) == ("largest", True)
-    assert table.fairness is not None and table.fairness.unexpected == []
+    assert table.fairness is not None
+    assert table.fairness.unexpected == []
     assert statement(table.fairness)[0].startswith("Differs by design: global batch size (DDP: 16; ZeRO-2: 32)")
 
 
