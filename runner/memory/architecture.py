@@ -11,7 +11,7 @@ from runner.memory.workload import Architecture
 
 @dataclass(frozen=True)
 class ParameterFact:
-    """One trainable tensor: name, elements, and whether weight decay applies (matrices yes, biases and norms no)."""
+    """One trainable tensor: name, elements, and whether weight decay applies (two dimensions or more)."""
 
     name: str
     numel: int
@@ -76,25 +76,12 @@ def meta_model(architecture: Architecture, dtype: str = "float32") -> Any:
 def model_facts(architecture: Architecture) -> ModelFacts:
     """Parameter shapes and buffers of `architecture`, from the real class on the meta device."""
     model = meta_model(architecture)
-    decayed = _decayed_names(model)
-    parameters = tuple(ParameterFact(name, tensor.numel(), name in decayed)
+    parameters = tuple(ParameterFact(name, tensor.numel(), tensor.ndim >= 2)
                        for name, tensor in model.named_parameters() if tensor.requires_grad)
     buffers = sum(tensor.numel() * tensor.element_size() for tensor in model.buffers())
     text = model.config.get_text_config()
     positions = getattr(text, "max_position_embeddings", None)
     return ModelFacts(parameters, buffers, int(getattr(text, "vocab_size", 0) or 0), positions)
-
-
-def _decayed_names(model: Any) -> set[str]:
-    """Names that weight decay applies to: not biases, not the weights of normalisation layers."""
-    kept: set[str] = set()
-    for prefix, module in model.named_modules():
-        if "norm" in type(module).__name__.lower():
-            continue
-        for name, _ in module.named_parameters(recurse=False):
-            if name != "bias" and not name.endswith("_bias"):
-                kept.add(f"{prefix}.{name}" if prefix else name)
-    return kept
 
 
 class quiet_transformers:

@@ -22,7 +22,7 @@ CUDA_HOST_PROCESS_BYTES = 2048 * MIB
 CPU_PROCESS_BYTES = {"ddp": 500 * MIB, "deepspeed": 560 * MIB}
 
 EXCLUDED = (
-    "fragmentation of the CUDA caching allocator",
+    "fragmentation of the CUDA caching allocator beyond the margin",
     "activation gradients beyond two of the widest tensors",
     "rounding of pinned host buffers to powers of two",
     "page cache of weight and data files, tokenised data, data loader workers",
@@ -61,8 +61,11 @@ class MemoryEstimate:
         """What a run measures: on a GPU the tensors (torch.cuda.max_memory_allocated), on a CPU the resident set."""
         if self.workload.device == "cpu":
             return max(self.at(moment) + self.at(moment, "host") for moment in ALWAYS)
-        framework = sum(item.bytes for item in self.items if item.category == "framework" and item.place == "device")
-        return self.device_bytes_per_rank - framework
+        return max(self._tensors(moment) for moment in ALWAYS)
+
+    def _tensors(self, moment: Moment) -> int:
+        outside = sum(self.category_at(name, moment) for name in ("framework", "margin"))
+        return self.at(moment) - outside
 
     @property
     def host_bytes_per_rank(self) -> int:
@@ -116,6 +119,7 @@ def estimate(workload: Workload, rank: int | None = None) -> MemoryEstimate:
     _check_lengths(workload, facts)
     counted = activations(workload)
     items = [*state_items(workload, facts, rank), *_activation_items(workload, counted), *_framework_items(workload, facts)]
+    items += _margin(workload, items)
     present = tuple(item for item in items if item.bytes > 0)
     return MemoryEstimate(workload, facts.numel, present, counted, tuple(_notes(workload, facts)))
 
@@ -180,6 +184,20 @@ def _framework_items(workload: Workload, facts: ModelFacts) -> Iterable[Item]:
     yield Item("framework", CUDA_HOST_PROCESS_BYTES, "interpreter, libraries and CUDA's host side (allowance)", ALWAYS, "host")
     if not (workload.stage == 3 and workload.zero3_init):
         yield Item("temporary", 4 * facts.numel, "every rank loads the weights in fp32 before they go to the device", ("setup",), "host")
+
+
+def _margin(workload: Workload, items: list[Item]) -> list[Item]:
+    """What the CUDA caching allocator cannot use: the device is filled to 90 %, as accelerate and transformers do.
+
+    Both reserve a tenth of a GPU when they place a model (`max_memory *= 0.9`, accelerate/utils/modeling.py);
+    batches of changing length leave blocks that fit no later tensor.
+    """
+    fraction = workload.margin_fraction
+    if workload.device == "cpu" or fraction <= 0:
+        return []
+    sums = {moment: sum(item.bytes for item in items if moment in item.moments and item.place == "device") for moment in ALWAYS}
+    why = f"{fraction:.0%} of the device left free for fragmentation, as accelerate does when it places a model"
+    return [Item("margin", int(size * fraction / (1 - fraction)), why, (moment,)) for moment, size in sums.items()]
 
 
 def _check_lengths(workload: Workload, facts: ModelFacts) -> None:

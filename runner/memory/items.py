@@ -7,7 +7,7 @@ from typing import Literal
 
 Moment = Literal["setup", "forward", "recompute", "backward", "step"]
 Category = Literal["parameters", "gathered_parameters", "gradients", "optimizer_states", "master_weights", "autocast_copies",
-                   "communication_buckets", "activations", "logits", "temporary", "framework"]
+                   "communication_buckets", "activations", "logits", "temporary", "framework", "margin"]
 
 MOMENTS: dict[Moment, str] = {
     "setup": "while the training state is being built",
@@ -28,6 +28,7 @@ CATEGORIES: dict[Category, str] = {
     "logits": "logits",
     "temporary": "temporary peaks",
     "framework": "framework overhead",
+    "margin": "margin",
 }
 STATIC: tuple[Moment, ...] = ("forward", "recompute", "backward", "step")
 ALWAYS: tuple[Moment, ...] = ("setup", *STATIC)

@@ -87,6 +87,7 @@ class Workload:
     gradient_as_bucket_view: bool = False
     gradients_kept_between_steps: bool = False
     zero3_init: bool = False
+    margin_fraction: float = 0.1
     optimizer_kernel: Literal["foreach", "loop", "fused"] = "foreach"
 
     @property
