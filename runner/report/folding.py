@@ -86,7 +86,7 @@ def fold(runs: Iterable[Run]) -> tuple[list[Row], int]:
     for run in runs:
         groups.setdefault(_cell_key(run), []).append(run)
     rows, superseded = [], 0
-    for group in (part for group in groups.values() for part in _by_data(group)):
+    for group in (part for runs_of_cell in groups.values() for part in _by_data(runs_of_cell)):
         kept = _newest_of_each_repeat(group)
         superseded += len(group) - len(kept)
         rows.append(row_of(kept))

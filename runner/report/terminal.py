@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 GENERATED_NOTE = "The data are the runner's generated sample: the scores say nothing about a benchmark."
-_METRICS_IN_TERMINAL = 3
+_PADDING = 2
+_LONGEST_WORD = 12
 _MOST_ROWS_LAID_OUT = 100
 
 
@@ -26,6 +27,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print every table with its fairness statement, then what the columns mean."""
     for table in comparison.tables:
         _print_table(table, console)
+        console.print()
         for line in footer(table):
             console.print(line, style="yellow" if line.startswith("DIFFERS") else "dim", markup=False, highlight=False)
         console.print()
@@ -36,7 +38,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 def _print_table(table: Table, console: Console) -> None:
     """A table of usual length laid out by rich; a long one as aligned lines, which take a tenth of the time."""
     if len(table.rows) <= _MOST_ROWS_LAID_OUT:
-        console.print(comparison_table(table))
+        console.print(comparison_table(table, console.width))
         return
     columns = table_columns(table)
     widths = [max(len(text) for text in (column.heading, *column.cells)) for column in columns]
@@ -53,28 +55,56 @@ def footer(table: Table) -> list[str]:
     return [*reasons, *(statement(table.fairness) if table.fairness else []), *table.notes]
 
 
-def comparison_table(table: Table) -> RichTable:
-    """One comparison as a rich table; cells are plain text, whatever a label or reason holds.
+def comparison_table(table: Table, width: int = 120) -> RichTable:
+    """One comparison as a rich table for `width` columns; cells are plain text, whatever a label or reason holds.
 
     Reasons are long and a terminal is narrow: they stand in the footer.
     """
     from rich.text import Text
 
-    shown = _fitting(table_columns(table), table.metric_names)
     grid = _grid(table.title)
-    for column in shown:
-        _add_column(grid, column.heading, column.numeric)
+    columns = _fitting(table, width)
+    for column in columns:
+        _add_column(grid, column.heading, column.numeric, _least_width(column))
     for index, row in enumerate(table.rows):
         style = "" if row.completed_runs else "red" if row.status in ("failed", "unreadable") else "yellow"
-        cells = [column.cells[index].replace(" ± ", "±") for column in shown[:-1]]
-        grid.add_row(*(Text(cell) for cell in (*cells, row.status)), style=style)
+        grid.add_row(*(Text(column.cells[index]) for column in columns), style=style)
     return grid
 
 
-def _fitting(columns: list[Column], metrics: list[str]) -> list[Column]:
-    """Without the metrics that a terminal has no room for; csv, json and the page have them all."""
-    hidden = set(metrics[_METRICS_IN_TERMINAL:])
-    return [column for column in columns if column.heading not in hidden]
+def _fitting(table: Table, width: int) -> list[Column]:
+    """The columns in the fullest form that fits: first intervals and units go below their values, then metrics go.
+
+    What is left out here is in csv, json and the page.
+    """
+    columns: list[Column] = []
+    for metrics, stacked in ((3, False), (3, True), (2, True), (1, True), (0, True)):
+        hidden = set(table.metric_names[metrics:])
+        columns = [_terminal_column(column, table, stacked) for column in table_columns(table) if column.heading not in hidden]
+        if sum(_least_width(column) + _PADDING for column in columns) <= width:
+            break
+    return columns
+
+
+def _terminal_column(column: Column, table: Table, stacked: bool) -> Column:
+    """The status without its reason; the parts of a number (interval, unit) beside each other, or stacked."""
+    if column.heading == "status":
+        return Column("status", tuple(row.status for row in table.rows), numeric=False)
+    if not column.numeric:
+        return column
+    cells = (cell.replace(" ± ", " ±").replace(" = ", "\u00a0= ") for cell in column.cells)
+    if stacked:
+        cells = (cell.replace(" ", "\n").replace("indistinguishable", "indistin-\nguishable") for cell in cells)
+    return Column(column.heading, tuple(cells))
+
+
+def _least_width(column: Column) -> int:
+    """Characters a number needs, which must not be broken; text may wrap at its spaces, and within very long words."""
+    headings = [len(word) for word in column.heading.split()]
+    if column.numeric:
+        return max([*headings, *(len(line) for cell in column.cells for line in cell.split("\n"))])
+    longest = max([*headings, *(len(word) for cell in column.cells for word in cell.split())])
+    return min(longest, _LONGEST_WORD)
 
 
 def _grid(title: str) -> RichTable:
@@ -82,13 +112,14 @@ def _grid(title: str) -> RichTable:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    return RichTable(title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    return RichTable(title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
 
 
-def _add_column(grid: RichTable, heading: str, numeric: bool) -> None:
+def _add_column(grid: RichTable, heading: str, numeric: bool, least_width: int = 0) -> None:
     from rich.text import Text
 
-    grid.add_column(Text(heading), justify="right" if numeric else "left", overflow="fold")
+    shown = heading.replace(" ", "\n") if numeric else heading
+    grid.add_column(Text(shown), justify="right" if numeric else "left", overflow="fold", no_wrap=numeric, min_width=least_width)
 
 
 def result_table(record: Mapping[str, Any]) -> RichTable:

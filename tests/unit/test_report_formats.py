@@ -71,8 +71,19 @@ def test_the_terminal_shows_markup_as_text_and_reasons_below(tree: Path, capsys:
     monkeypatch.setenv("COLUMNS", "200")
     text = _output(capsys, str(tree))
     assert "[bold]x[/bold]" in text
-    assert "12.00±4.97" in text
+    assert "12.00 ±4.97" in text
     assert "DIFFERS: seed" in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_narrow_terminal_never_breaks_a_number(tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for index in range(3):
+        write_run(tree / f"z{index}", repeat("ZeRO-3 + CPU offload", index, 11.0 + index), points())
+    text = _output(capsys, str(tree)).split("DIFFERS")[0]
+    assert max(len(line) for line in text.splitlines()) <= width
+    for number in ("12.00", "±4.97", "±0.0000", "interval)", "guishable", "3.00", "GiB", "8×1×2", "completed"):
+        assert number in text, number
 
 
 class _Page(HTMLParser):
