@@ -13,6 +13,8 @@ from runner.report.reading import mapping, number, text
 from runner.report.tables import largest_batch
 
 MOST_CURVES = 16
+MOST_BARS = 24
+_MOST_NAMED = 8
 _MOST_POINTS = 800
 COLOURS = 7
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -70,14 +72,15 @@ def styles(rows: Sequence[Row]) -> dict[str, Style]:
 
 def train_time_bars(rows: Sequence[Row], colour_of: Callable[[Row], int]) -> Bars:
     """Train seconds per epoch of completed rows, with 95 % intervals."""
-    kept = [row for row in rows if row.completed_runs and row.train_seconds]
+    fit = [row for row in rows if row.completed_runs and row.train_seconds]
+    kept = fit[:MOST_BARS]
     spans = [(row, row.train_seconds.mean, row.train_seconds.half_width or 0.0) for row in kept if row.train_seconds]
     scale = max((mean + half for _, mean, half in spans), default=0.0) or 1.0
     bars = tuple(
         Bar(row.label, f"{seconds_text(row.train_seconds)} s", mean / scale, colour_of(row), *_whisker(mean, half, scale))
         for row, mean, half in spans
     )
-    return Bars(bars, _left_out(rows, kept))
+    return Bars(bars, _left_out(rows, fit))
 
 
 def _whisker(mean: float, half: float, scale: float) -> tuple[float | None, float | None]:
@@ -86,14 +89,24 @@ def _whisker(mean: float, half: float, scale: float) -> tuple[float | None, floa
 
 def largest_batch_bars(rows: Sequence[Row], colour_of: Callable[[Row], int]) -> Bars:
     """Largest micro batch (rows per device) of completed rows."""
-    kept = [row for row in rows if row.completed_runs and largest_batch(row)]
+    fit = [row for row in rows if row.completed_runs and largest_batch(row)]
+    kept = fit[:MOST_BARS]
     scale = max((largest_batch(row) or 0 for row in kept), default=0) or 1
     bars = tuple(Bar(row.label, str(largest_batch(row)), (largest_batch(row) or 0) / scale, colour_of(row)) for row in kept)
-    return Bars(bars, _left_out(rows, kept))
+    return Bars(bars, _left_out(rows, fit))
 
 
-def _left_out(rows: Sequence[Row], kept: Sequence[Row]) -> tuple[str, ...]:
-    return tuple(f"{row.label} ({status_text(row)})" for row in rows if row not in kept)
+def _left_out(rows: Sequence[Row], fit: Sequence[Row]) -> tuple[str, ...]:
+    """Rows that have nothing to draw, with why, and how many more there would have been to draw."""
+    drawn = {row.label for row in fit}
+    named = [f"{row.label} ({status_text(row)})" for row in rows if row.label not in drawn]
+    more = [f"{len(fit) - MOST_BARS} further rows"] if len(fit) > MOST_BARS else []
+    return (*first_few(named), *more)
+
+
+def first_few(items: Sequence[str]) -> list[str]:
+    """At most eight items, and how many more there are."""
+    return [*items[:_MOST_NAMED], *([f"{len(items) - _MOST_NAMED} more"] if len(items) > _MOST_NAMED else [])]
 
 
 def memory_pairs(rows: Sequence[Row], colour_of: Callable[[Row], int]) -> list[tuple[str, Bar, Bar, str]]:
@@ -174,12 +187,12 @@ def _curve(row: Row, points: Sequence[Point], style: Style) -> dict[str, Any]:
 
 
 def configuration_differences(rows: Sequence[Row]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
-    """(key, [(value, labels of the rows that have it)]) for every key in which the rows differ."""
+    """(key, [(value, labels of the first few rows that have it)]) for every key in which the rows differ."""
     known = [(row.label, compared_config(row.first)) for row in rows if row.first.raw.get("config")]
     found = []
     for key in differing_keys([config for _, config in known]):
         holders: dict[str, list[str]] = {}
         for label, config in known:
             holders.setdefault(value_text(config[key]) if key in config else "not set", []).append(label)
-        found.append((key, list(holders.items())))
+        found.append((key, [(value, first_few(labels)) for value, labels in holders.items()]))
     return found

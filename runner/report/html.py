@@ -16,6 +16,7 @@ from urllib.parse import quote
 from runner.report.columns import Column, bytes_text, ratio_text, seconds_text, table_columns
 from runner.report.fairness import statement
 from runner.report.figures import (
+    MOST_BARS,
     MOST_CURVES,
     Bars,
     configuration_differences,
@@ -60,7 +61,7 @@ class Panel:
     tables: list[TableView]
     tiles: list[tuple[str, str, str]]
     curves: list[dict[str, Any]]
-    curves_left_out: int
+    rows_left_out: int
     memory: list[Any]
     phases: list[Any]
     phase_names: list[str]
@@ -92,6 +93,7 @@ def page(comparison: Comparison, base: Path) -> str:
         counts=_counts(comparison.runs),
         runs=[(run, _link(run.folder, base)) for run in comparison.runs],
         definitions=DEFINITIONS,
+        most_curves=MOST_CURVES,
     )
 
 
@@ -135,19 +137,20 @@ def _panels(comparison: Comparison) -> list[Panel]:
 
 def _panel(workload: Workload, tables: Sequence[Table]) -> Panel:
     rows = _distinct_rows(tables)
-    style_of = styles(rows)
+    done = [row for row in rows if row.completed_runs]
+    ended = done or rows
+    style_of = styles([*done, *(row for row in rows if not row.completed_runs)])
     colour_by_method = {row.method: style_of[row.label].colour for row in rows}
-    ended = [row for row in rows if row.completed_runs] or rows
     drawn = curves(ended, style_of)
-    phases = phase_stacks(rows)
+    phases = phase_stacks(ended[:MOST_BARS])
     return Panel(
         title=workload_text(workload),
         headlines=[line for table in tables for line in headline(table)],
         tables=[_table_view(table, colour_by_method) for table in tables],
         tiles=tiles(rows),
         curves=drawn,
-        curves_left_out=max(0, len(ended) - MOST_CURVES),
-        memory=memory_pairs(rows, lambda row: style_of[row.label].colour),
+        rows_left_out=max(0, len(ended) - MOST_CURVES),
+        memory=memory_pairs(ended[:MOST_BARS], lambda row: style_of[row.label].colour),
         phases=phases,
         phase_names=list(dict.fromkeys(segment.name for _, _, segments in phases for segment in segments)),
         differences=configuration_differences(rows),
@@ -196,8 +199,10 @@ def headline(table: Table) -> list[str]:
 
 
 def tiles(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
-    """(what, value, whose) of the best completed rows; nothing where nothing was measured."""
+    """(what, value, whose) of the best completed rows; nothing where there is no choice or nothing was measured."""
     done = [row for row in rows if row.completed_runs]
+    if len(done) < 2:
+        return []
     timed = [(row.train_seconds.mean, row) for row in done if row.train_seconds]
     weighed = [(row.peak_memory_bytes, row) for row in done if row.peak_memory_bytes]
     sized = [(size, row) for row in done if (size := largest_batch(row))]

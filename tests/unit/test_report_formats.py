@@ -183,3 +183,12 @@ def test_the_headline_claims_no_more_than_the_interval(tmp_path: Path, seconds: 
     (told,) = headline(table)
     assert told.startswith(sentence)
     assert told.endswith(" The rows differ in data order, seed.") == (len(seconds) == 1)
+
+
+def test_a_page_of_many_rows_draws_the_first_and_says_so(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / f"{index:03}", record(("DDP", "ZeRO-2")[index % 2], seed=index), points()) for index in range(60)]
+    assert main([*map(str, folders), "--output", str(tmp_path / "page.html")]) == 0
+    text = (tmp_path / "page.html").read_text()
+    assert "Left out: 36 further rows." in text
+    assert "The first 16 rows are drawn; 44 further rows are not." in text
+    assert text.count('data-label="train s/epoch"') == 60
