@@ -152,7 +152,7 @@ def accelerate_config(config: RunConfig, run_dir: Path) -> dict[str, Any]:
     if config.launcher.name == "deepspeed":
         # accelerate refuses mixed_precision and the like beside a DeepSpeed file: they stand in the file.
         rendered["distributed_type"] = "DEEPSPEED"
-        rendered["deepspeed_config"] = {"deepspeed_config_file": str(run_dir / rundir.DEEPSPEED_FILE), "zero3_init_flag": False}
+        rendered["deepspeed_config"] = {"deepspeed_config_file": str(run_dir / rundir.DEEPSPEED_FILE), "zero3_init_flag": config.zero.stage == 3 and config.zero.partition_at_load}
     else:
         rendered["distributed_type"] = "MULTI_GPU" if ranks > 1 else "NO"
         rendered["mixed_precision"] = {"fp32": "no"}.get(config.precision.name, config.precision.name)

@@ -152,6 +152,7 @@ class ZeroConfig(Section):
     stage3_prefetch_bucket_size: Int = Field(50_000_000, ge=0, description="Stage 3: elements fetched ahead.")
     stage3_param_persistence_threshold: Int = Field(100_000, ge=0, description="Stage 3: tensors with fewer elements stay whole on every rank.")
     stage3_max_live_parameters: Int = Field(1_000_000_000, ge=1, description="Stage 3: whole parameters held at a time.")
+    partition_at_load: bool = Field(False, description="Stage 3: partition parameters while the model is built, for models too large for one host per rank; new weights (a task head) then differ from other launchers'.")
     stage3_max_reuse_distance: Int = Field(1_000_000_000, ge=1, description="Stage 3: a parameter used again within this many elements is kept.")
 
 

@@ -35,6 +35,7 @@ _STAGE3 = (
     "zero.stage3_param_persistence_threshold",
     "zero.stage3_max_live_parameters",
     "zero.stage3_max_reuse_distance",
+    "zero.partition_at_load",
 )
 _FP16 = ("precision.loss_scale", "precision.initial_scale_power", "precision.loss_scale_window", "precision.hysteresis", "precision.min_loss_scale")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,16 +73,37 @@ def build_model(recipe: Recipe) -> tuple[Any, list[str]]:
     config = recipe.config
     model_class = getattr(transformers, recipe.auto_class)
     settings = architecture(config, recipe.model_overrides())
-    torch.manual_seed(config.train.seed)
-    if config.model.init == "random":
-        model, notes = model_class.from_config(settings, trust_remote_code=config.model.trust_remote_code), []
-    else:
-        model, notes = _pretrained(config.model, model_class, settings)
+    with _whole_model(config):
+        torch.manual_seed(config.train.seed)
+        if config.model.init == "random":
+            model, notes = model_class.from_config(settings, trust_remote_code=config.model.trust_remote_code), []
+        else:
+            model, notes = _pretrained(config.model, model_class, settings)
     if config.train.gradient_checkpointing:
         # The re-entrant form breaks DeBERTa's relative attention.
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.config.use_cache = False
-    return model.float(), notes
+    return (model if config.zero.partition_at_load else model.float()), notes
+
+
+@contextlib.contextmanager
+def _whole_model(config: RunConfig) -> Iterator[None]:
+    """Build the model whole on every rank, unless `zero.partition_at_load`.
+
+    accelerate tells transformers of ZeRO-3 whatever `zero3_init_flag` says; transformers then partitions at
+    construction and draws new weights in another order than under any other launcher.
+    """
+    from transformers.integrations import deepspeed as integration
+
+    known = integration._hf_deepspeed_config_weak_ref
+    if config.zero.partition_at_load or known is None:
+        yield
+        return
+    integration.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        integration._hf_deepspeed_config_weak_ref = known
 
 
 def _pretrained(model: ModelConfig, model_class: Any, settings: Any) -> tuple[Any, list[str]]:

@@ -47,10 +47,15 @@ def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[s
     """Two groups: matrices with weight decay; biases and normalisation weights (fewer than two dimensions) without."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
-        {"params": [parameter for parameter in trained if parameter.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [parameter for parameter in trained if parameter.ndim < 2], "weight_decay": 0.0},
+        {"params": [parameter for parameter in trained if _dimensions(parameter) >= 2], "weight_decay": weight_decay},
+        {"params": [parameter for parameter in trained if _dimensions(parameter) < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+def _dimensions(parameter: torch.nn.Parameter) -> int:
+    """Dimensions of the whole parameter, also where ZeRO-3 has partitioned it."""
+    return len(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def prepare(config: RunConfig, accelerator: Accelerator, model: torch.nn.Module, total_steps: int) -> Prepared:
