@@ -1,0 +1,42 @@
+# Everything a fresh machine needs: `make run` and `make test` set themselves up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint soak bench docs clean
+
+help: ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: $(STAMP) ## a virtual environment in .venv with the exact versions of constraints.txt
+
+$(STAMP): pyproject.toml setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[deepspeed,report,optuna,test]"
+	touch $@
+
+run: $(STAMP) ## the main job on the embedded default: DeepSpeed ZeRO-2 on two CPU ranks
+	$(BIN)/python -m runner
+
+test: $(STAMP) ## all tests but the long fault injection
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest
+
+lint: $(STAMP) ## style, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+soak: $(STAMP) ## long fault injection: random kills and signals
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m soak
+
+bench: $(STAMP) ## the figures of benchmarks/, as ratios
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks
+
+docs: $(STAMP) ## docs/configuration.md from the schema
+	$(BIN)/python -m runner.documentation > docs/configuration.md
+
+clean: ## remove the environment and what runs wrote
+	rm -rf $(VENV) outputs multirun build *.egg-info

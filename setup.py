@@ -1,0 +1,12 @@
+"""Puts `conf/` and `recipes/`, which lie beside the package in a checkout, inside it when installed."""
+
+from setuptools import find_packages, setup
+
+DATA = ["**/*.yaml", "**/*.py", "**/*.json", "**/*.jsonl", "**/*.txt", "**/*.md", "**/*.j2", "**/*.css", "**/*.js", "py.typed"]
+
+setup(
+    packages=[*find_packages(include=["runner", "runner.*"]), "runner.conf", "runner.recipes"],
+    package_dir={"runner.conf": "conf", "runner.recipes": "recipes"},
+    package_data={"": DATA},
+    include_package_data=False,
+)

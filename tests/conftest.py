@@ -1,0 +1,89 @@
+"""What tests share: the command as a user types it, and run folders to look into."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+CASES = SHARED / "cases" / "inputs"
+SMALL = ("dataset.max_train_rows=200", "dataset.max_validation_rows=40", "train.save_model=false")  # seconds instead of half a minute
+
+
+@dataclass
+class Result:
+    """One finished command.
+
+    Attributes:
+        run_dir: where `hydra.run.dir` pointed; it may not exist.
+    """
+
+    returncode: int
+    stdout: str
+    stderr: str
+    run_dir: Path
+
+    @property
+    def text(self) -> str:
+        """Everything a user saw."""
+        return self.stdout + self.stderr
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The run's record."""
+        content: dict[str, Any] = json.loads((self.run_dir / "record.json").read_text())
+        return content
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """The logged optimizer steps."""
+        return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def cli_environment(**changes: str | None) -> dict[str, str]:
+    """The environment of a user's command: the checkout importable, no tracker, no colours; None removes a variable."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200"}
+    for name, value in changes.items():
+        environment.pop(name, None)
+        if value is not None:
+            environment[name] = value
+    return environment
+
+
+def command(*arguments: str, run_dir: Path, cwd: Path | None = None, timeout: float = 180, env: dict[str, str | None] | None = None) -> Result:
+    """Run `python -m runner ARGUMENTS` to its end; the run folder is `run_dir`."""
+    verb_has_run_dir = not arguments or arguments[0] not in ("report", "new", "doctor", "keys", "resume")
+    where = [f'hydra.run.dir="{run_dir}"'] if verb_has_run_dir and "-m" not in arguments else []
+    done = subprocess.run(
+        [sys.executable, "-m", "runner", *arguments, *where],
+        capture_output=True,
+        text=True,
+        cwd=cwd or ROOT,
+        env=cli_environment(**(env or {})),
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+    )
+    return Result(done.returncode, done.stdout, done.stderr, run_dir)
+
+
+@pytest.fixture
+def run_cli(tmp_path: Path) -> Any:
+    """`run_cli(*overrides, cwd=…, timeout=…, env=…, run_dir=…)` → Result; the run folder is tmp_path/run unless given."""
+
+    def run(*arguments: str, run_dir: Path | None = None, **options: Any) -> Result:
+        return command(*arguments, run_dir=run_dir or tmp_path / "run", **options)
+
+    return run
+
+
+def needs_shared(path: Path) -> pytest.MarkDecorator:
+    """Skip where the material beside the checkout is absent."""
+    return pytest.mark.skipif(not path.exists(), reason=f"{path} is not here")
