@@ -21,15 +21,37 @@ from runner.memory.search import fit
 DEVICE_BYTES = 24 * 2**30
 SPECIAL_TOKENS_OF_A_PAIR = 3
 DEBERTA_XL: dict[str, Any] = {
-    "model_type": "deberta-v2", "vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24,
-    "intermediate_size": 6144, "max_position_embeddings": 512, "type_vocab_size": 0, "position_biased_input": False,
-    "relative_attention": True, "position_buckets": 256, "max_relative_positions": -1, "norm_rel_ebd": "layer_norm",
-    "share_att_key": True, "pos_att_type": ["p2c", "c2p"], "conv_kernel_size": 3, "conv_act": "gelu", "attention_head_size": 64,
+    "model_type": "deberta-v2",
+    "vocab_size": 128100,
+    "hidden_size": 1536,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 24,
+    "intermediate_size": 6144,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 0,
+    "position_biased_input": False,
+    "relative_attention": True,
+    "position_buckets": 256,
+    "max_relative_positions": -1,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "conv_kernel_size": 3,
+    "conv_act": "gelu",
+    "attention_head_size": 64,
     "pooler_dropout": 0,
 }
 BLENDERBOT_400M: dict[str, Any] = {
-    "model_type": "blenderbot", "vocab_size": 8008, "d_model": 1280, "encoder_layers": 2, "decoder_layers": 12,
-    "encoder_attention_heads": 32, "decoder_attention_heads": 32, "encoder_ffn_dim": 5120, "decoder_ffn_dim": 5120, "max_position_embeddings": 128,
+    "model_type": "blenderbot",
+    "vocab_size": 8008,
+    "d_model": 1280,
+    "encoder_layers": 2,
+    "decoder_layers": 12,
+    "encoder_attention_heads": 32,
+    "decoder_attention_heads": 32,
+    "encoder_ffn_dim": 5120,
+    "decoder_ffn_dim": 5120,
+    "max_position_embeddings": 128,
 }
 GPT2_XL: dict[str, Any] = {"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25, "n_positions": 1024, "vocab_size": 50257}
 

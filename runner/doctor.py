@@ -279,7 +279,9 @@ def check_network() -> Iterator[Finding]:
     if answered and answered[0]:
         yield Finding("ok", "network", "the hub can be reached")
     else:
-        yield Finding("warning", "network", "the hub cannot be reached: only cached, local and bundled models and data can be used", "export HF_HUB_OFFLINE=1, so that nothing waits for it")
+        yield Finding(
+            "warning", "network", "the hub cannot be reached: only cached, local and bundled models and data can be used", "export HF_HUB_OFFLINE=1, so that nothing waits for it"
+        )
 
 
 def check_trackers() -> Iterator[Finding]:
@@ -289,7 +291,14 @@ def check_trackers() -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
-    check_versions, check_devices, check_precision, check_interconnect, check_compilers, check_disks, check_network, check_trackers,
+    check_versions,
+    check_devices,
+    check_precision,
+    check_interconnect,
+    check_compilers,
+    check_disks,
+    check_network,
+    check_trackers,
 )
 
 

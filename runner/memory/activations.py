@@ -160,8 +160,7 @@ def _count(model: Any, key: Workload, rows: int) -> Activations:
     with quiet_transformers(), _layer_deltas(model, saved) as deltas:
         outputs = saved_in_forward(model, batch, saved, emulation, key.autocast)
     gradient = outputs.logits.numel() * 4 if key.architecture.family != "encoder" else 0
-    return Activations(saved.bytes_kept, saved.bytes_logits, gradient, saved.bytes_copies, saved.bytes_copies,
-                       max(deltas, default=0), saved.widest, saved.widest)
+    return Activations(saved.bytes_kept, saved.bytes_logits, gradient, saved.bytes_copies, saved.bytes_copies, max(deltas, default=0), saved.widest, saved.widest)
 
 
 def saved_in_forward(model: Any, batch: dict[str, Any], saved: SavedTensors, emulation: Any, upcast_outputs: bool) -> Any:
@@ -189,8 +188,7 @@ def batch_tensors(architecture: Architecture, rows: int, source: int, target: in
     import torch
 
     shape = (rows, source)
-    batch = {"input_ids": torch.ones(shape, dtype=torch.long, device=device),
-             "attention_mask": torch.ones(shape, dtype=torch.long, device=device)}
+    batch = {"input_ids": torch.ones(shape, dtype=torch.long, device=device), "attention_mask": torch.ones(shape, dtype=torch.long, device=device)}
     if architecture.family == "encoder":
         batch["class_labels"] = torch.zeros(rows, dtype=torch.long, device=device)
     else:
@@ -228,5 +226,3 @@ def _layer_deltas(model: Any, saved: SavedTensors) -> Iterator[list[int]]:
     finally:
         for handle in handles:
             handle.remove()
-
-

@@ -64,8 +64,7 @@ def meta_model(architecture: Architecture, dtype: str = "float32") -> Any:
     with quiet_transformers():
         import transformers
 
-        autos = {"encoder": transformers.AutoModelForSequenceClassification,
-                 "seq2seq": transformers.AutoModelForSeq2SeqLM, "causal_lm": transformers.AutoModelForCausalLM}
+        autos = {"encoder": transformers.AutoModelForSequenceClassification, "seq2seq": transformers.AutoModelForSeq2SeqLM, "causal_lm": transformers.AutoModelForCausalLM}
         config = transformers.AutoConfig.for_model(model_type, **facts)
         with torch.device("meta"):
             model = autos[architecture.family].from_config(config, dtype=getattr(torch, dtype))
@@ -76,8 +75,7 @@ def meta_model(architecture: Architecture, dtype: str = "float32") -> Any:
 def model_facts(architecture: Architecture) -> ModelFacts:
     """Parameter shapes and buffers of `architecture`, from the real class on the meta device."""
     model = meta_model(architecture)
-    parameters = tuple(ParameterFact(name, tensor.numel(), tensor.ndim >= 2)
-                       for name, tensor in model.named_parameters() if tensor.requires_grad)
+    parameters = tuple(ParameterFact(name, tensor.numel(), tensor.ndim >= 2) for name, tensor in model.named_parameters() if tensor.requires_grad)
     buffers = sum(tensor.numel() * tensor.element_size() for tensor in model.buffers())
     text = model.config.get_text_config()
     positions = getattr(text, "max_position_embeddings", None)

@@ -19,11 +19,28 @@ from typing import Any
 
 from runner.memory.workload import Workload
 
-_CUDA_HALF = ("linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "addbmm", "conv1d", "conv2d", "conv3d",
-              "conv_transpose1d", "prelu", "einsum", "mv")
-_CUDA_FLOAT = ("softmax", "log_softmax", "layer_norm", "group_norm", "cross_entropy", "nll_loss", "mse_loss",
-               "exp", "log", "pow", "rsqrt", "cumsum", "sum", "prod", "norm", "softplus", "reciprocal",
-               "cosine_similarity", "binary_cross_entropy_with_logits")
+_CUDA_HALF = ("linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "addbmm", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "prelu", "einsum", "mv")
+_CUDA_FLOAT = (
+    "softmax",
+    "log_softmax",
+    "layer_norm",
+    "group_norm",
+    "cross_entropy",
+    "nll_loss",
+    "mse_loss",
+    "exp",
+    "log",
+    "pow",
+    "rsqrt",
+    "cumsum",
+    "sum",
+    "prod",
+    "norm",
+    "softplus",
+    "reciprocal",
+    "cosine_similarity",
+    "binary_cross_entropy_with_logits",
+)
 _CPU_HALF = ("linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "addbmm", "conv1d", "conv2d", "conv3d", "conv_transpose1d")
 _CPU_FLOAT = ("mse_loss", "nll_loss", "binary_cross_entropy_with_logits")
 _HALF_MATMUL_DUNDERS = ("__matmul__", "__rmatmul__")
@@ -115,15 +132,23 @@ def _cuda_dropout(function: Any, input: Any, p: float = 0.5, training: bool = Tr
     return torch.ops.aten.native_dropout(input, p, True)[0]
 
 
-def _attention(device: str, function: Any, query: Any, key: Any, value: Any, attn_mask: Any = None,
-               dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
-               enable_gqa: bool = False) -> Any:
+def _attention(
+    device: str,
+    function: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
     """Attention as the device's kernel keeps it: CPU has no fused kernel with dropout, CUDA has."""
     import torch
 
     if device == "cpu" and dropout_p > 0.0:
-        return torch.ops.aten._scaled_dot_product_attention_math(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+        return torch.ops.aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         # Fused kernels add the mask: a boolean one is turned into numbers of the query's type, per call.
         attn_mask = torch.zeros(attn_mask.shape, dtype=query.dtype, device="meta")

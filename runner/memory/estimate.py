@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from runner.memory.activations import Activations, activations
 from runner.memory.architecture import ModelFacts, model_facts
-from runner.memory.items import ALWAYS, CATEGORIES, Item, Moment
+from runner.memory.items import ALWAYS, CATEGORIES, Home, Item, Moment
 from runner.memory.states import state_items
 from runner.memory.workload import DataLengths, Workload, workload_from_config
 from runner.schema import RunConfig
@@ -29,8 +29,6 @@ EXCLUDED = (
     "evaluation and generation (another batch size, no gradients)",
 )
 
-Place = Literal["device", "host", "disk"]
-
 
 @dataclass(frozen=True)
 class MemoryEstimate:
@@ -42,7 +40,7 @@ class MemoryEstimate:
     activations: Activations
     notes: tuple[str, ...] = ()
 
-    def at(self, moment: Moment, place: Place = "device") -> int:
+    def at(self, moment: Moment, place: Home = "device") -> int:
         """Bytes that exist at one moment."""
         return sum(item.bytes for item in self.items if moment in item.moments and item.place == place)
 
@@ -79,12 +77,12 @@ class MemoryEstimate:
         """Host memory of one machine, all its ranks together."""
         return self.host_bytes_per_rank * self.workload.num_processes
 
-    def largest_of(self, category: str, place: Place = "device") -> int:
+    def largest_of(self, category: str, place: Home = "device") -> int:
         """Bytes of a category at the moment when that category is largest."""
         chosen = [item for item in self.items if item.category == category and item.place == place]
         return max((sum(item.bytes for item in chosen if moment in item.moments) for moment in ALWAYS), default=0)
 
-    def category_at(self, category: str, moment: Moment, place: Place = "device") -> int:
+    def category_at(self, category: str, moment: Moment, place: Home = "device") -> int:
         """Bytes of a category at one moment."""
         return sum(i.bytes for i in self.items if i.category == category and i.place == place and moment in i.moments)
 
@@ -102,8 +100,7 @@ class MemoryEstimate:
             "categories": {name: self.category_at(name, self.peak_moment) for name in CATEGORIES},
             "host_categories": {name: self.largest_of(name, "host") for name in CATEGORIES},
             "items": [vars(item) | {"moments": list(item.moments)} for item in self.items],
-            "sequence_length": {"source": self.workload.source_length, "target": self.workload.target_length,
-                                "from": self.workload.length_source},
+            "sequence_length": {"source": self.workload.source_length, "target": self.workload.target_length, "from": self.workload.length_source},
             "notes": list(self.notes),
             "excluded": list(EXCLUDED),
         }

@@ -5,9 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+Home = Literal["device", "host", "disk"]
 Moment = Literal["setup", "forward", "recompute", "backward", "step"]
-Category = Literal["parameters", "gathered_parameters", "gradients", "optimizer_states", "master_weights", "autocast_copies",
-                   "communication_buckets", "activations", "logits", "temporary", "framework", "margin"]
+Category = Literal[
+    "parameters",
+    "gathered_parameters",
+    "gradients",
+    "optimizer_states",
+    "master_weights",
+    "autocast_copies",
+    "communication_buckets",
+    "activations",
+    "logits",
+    "temporary",
+    "framework",
+    "margin",
+]
 
 MOMENTS: dict[Moment, str] = {
     "setup": "while the training state is being built",
@@ -42,4 +55,4 @@ class Item:
     bytes: int
     why: str
     moments: tuple[Moment, ...] = STATIC
-    place: Literal["device", "host", "disk"] = "device"
+    place: Home = "device"

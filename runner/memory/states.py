@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 
 from runner.memory.architecture import ModelFacts
-from runner.memory.items import ALWAYS, Item, Moment
+from runner.memory.items import ALWAYS, Home, Item, Moment
 from runner.memory.workload import Workload
 
 ADAM_BYTES = 8
@@ -207,7 +207,7 @@ def _stage_3(workload: Workload, facts: ModelFacts) -> list[Item]:
     sizes = [fact.numel for fact in facts.parameters]
     own = sum(math.ceil(numel / world) for numel in sizes)
     whole = sum(numel for numel in sizes if numel <= workload.buckets.stage3_param_persistence_threshold)
-    place = "host" if workload.offload_params != "none" else "device"
+    place: Home = "host" if workload.offload_params != "none" else "device"
     items = [
         Item("parameters", b * own, f"this rank's 1/{world} of every tensor, {b} bytes each", ALWAYS, place),
         Item("parameters", b * whole + facts.buffer_bytes, "tensors of at most stage3_param_persistence_threshold elements stay whole", ALWAYS),
@@ -262,7 +262,7 @@ def _stage_3_optimizer(workload: Workload, facts: ModelFacts, own: int) -> list[
     master copy is a clone in fp32 runs too. Gradients sit in one flat buffer from the start.
     """
     b = workload.weight_bytes
-    place = "device" if workload.offload_optimizer == "none" else "host"
+    place: Home = "device" if workload.offload_optimizer == "none" else "host"
     items = [
         Item("master_weights", 4 * own, "fp32 clone of the partitions, also when the weights are fp32", ALWAYS, place),
         Item("optimizer_states", ADAM_BYTES * own, "Adam: 8 bytes a parameter of the partitions", place=place),

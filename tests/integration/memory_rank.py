@@ -1,4 +1,4 @@
-"""One rank that trains two steps under each method and prints the bytes of its live tensors (JSON, one line).
+"""One rank that trains one step under each method and prints the bytes of its live tensors (JSON, one line).
 
 Started by test_memory_live.py, twice, with torch.distributed's environment variables.
 """
@@ -31,7 +31,7 @@ def build(facts: dict[str, Any]) -> torch.nn.Module:
     return transformers.AutoModelForCausalLM.from_config(config).train()
 
 
-def accelerator_for(method: str, zero: dict[str, Any]) -> Any:
+def accelerator_for(method: str, zero: dict[str, Any], precision: str) -> Any:
     from accelerate import Accelerator, DeepSpeedPlugin, InitProcessGroupKwargs
     from accelerate.state import AcceleratorState, GradientState, PartialState
 
@@ -39,10 +39,11 @@ def accelerator_for(method: str, zero: dict[str, Any]) -> Any:
     GradientState._reset_state()
     assert not PartialState._shared_state
     if method == "ddp":
-        return Accelerator(cpu=True)
+        return Accelerator(cpu=True, mixed_precision="bf16" if precision == "bf16" else "no")
     config = {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 1,
+        "bf16": {"enabled": precision == "bf16"},
         "zero_optimization": {**zero, "stage": int(method[-1])},
         "zero_allow_untested_optimizer": True,
     }
@@ -55,21 +56,18 @@ def groups(model: torch.nn.Module) -> list[dict[str, Any]]:
     return [{"params": [t for t in tensors if t.ndim >= 2], "weight_decay": 0.1}, {"params": [t for t in tensors if t.ndim < 2], "weight_decay": 0.0}]
 
 
-def measure(method: str, facts: dict[str, Any], zero: dict[str, Any]) -> dict[str, int]:
-    """Two steps; parameters, states and master copies are counted after them, gradients before the second step."""
-    accelerator = accelerator_for(method, zero)
+def measure(method: str, facts: dict[str, Any], zero: dict[str, Any], precision: str) -> dict[str, int]:
+    """One step: gradients are counted before it, parameters, states and master copies after it."""
+    accelerator = accelerator_for(method, zero, precision)
     model = build(facts)
     optimizer = torch.optim.AdamW(groups(model), lr=1e-4)
     model, optimizer = accelerator.prepare(model, optimizer)
     ids = torch.randint(0, facts["vocab_size"], (2, 16))
     counted: dict[str, int] = {}
-    for _ in range(2):
-        loss = model(input_ids=ids, labels=ids).loss
-        accelerator.backward(loss) if method == "ddp" else model.backward(loss)
-        counted["gradients"] = storages(GRADIENTS[method](model))
-        optimizer.step() if method == "ddp" else model.step()
-        if method == "ddp":
-            optimizer.zero_grad()
+    loss = model(input_ids=ids, labels=ids).loss
+    accelerator.backward(loss) if method == "ddp" else model.backward(loss)
+    counted["gradients"] = storages(GRADIENTS[method](model))
+    optimizer.step() if method == "ddp" else model.step()
     parameters = [*model.parameters(), *(getattr(p, "ds_tensor", None) for p in model.parameters())]
     counted["parameters"] = storages(parameters)
     base = optimizer.optimizer if method == "ddp" else model.basic_optimizer
@@ -95,7 +93,7 @@ GRADIENTS: dict[str, Callable[[Any], Any]] = {
 }
 MASTERS: dict[str, Callable[[Any], Any]] = {
     "ddp": lambda engine: [],
-    "zero0": lambda engine: [],
+    "zero0": lambda engine: [tensor for group in getattr(engine.optimizer, "fp32_groups", []) for tensor in group],
     "zero1": lambda engine: engine.optimizer.single_partition_of_fp32_groups,
     "zero2": lambda engine: engine.optimizer.single_partition_of_fp32_groups,
     "zero3": lambda engine: engine.optimizer.fp32_partitioned_groups_flat,
@@ -109,7 +107,7 @@ def main() -> None:
 
     # Without this DeepSpeed compiles an op at its first start; nothing here needs it.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    result = {method: measure(method, request["facts"], request["zero"]) for method in request["methods"]}
+    result = {method: measure(method, request["facts"], request["zero"], request["precision"]) for method in request["methods"]}
     with open(os.path.join(request["folder"], f"rank{os.environ['RANK']}.json"), "w") as file:
         json.dump(result, file)
     torch.distributed.barrier()

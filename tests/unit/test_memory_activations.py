@@ -9,19 +9,39 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from runner.memory import Architecture, Workload, estimate
 from runner.memory.activations import activations
 from runner.memory.architecture import model_facts
 
 DEBERTA_XL: dict[str, Any] = {
-    "model_type": "deberta-v2", "vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24,
-    "intermediate_size": 6144, "type_vocab_size": 0, "position_biased_input": False, "relative_attention": True, "position_buckets": 256,
-    "norm_rel_ebd": "layer_norm", "share_att_key": True, "pos_att_type": ["p2c", "c2p"], "conv_kernel_size": 3, "conv_act": "gelu",
+    "model_type": "deberta-v2",
+    "vocab_size": 128100,
+    "hidden_size": 1536,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 24,
+    "intermediate_size": 6144,
+    "type_vocab_size": 0,
+    "position_biased_input": False,
+    "relative_attention": True,
+    "position_buckets": 256,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "conv_kernel_size": 3,
+    "conv_act": "gelu",
 }
 GPT = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 101, "n_positions": 64, "resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0}
 LLAMA_70B = {
-    "model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
-    "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192, "tie_word_embeddings": False,
+    "model_type": "llama",
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": False,
 }
 
 
@@ -65,7 +85,7 @@ def test_more_rows_or_tokens_need_more(longer: Workload) -> None:
     assert estimate(longer).device_bytes_per_rank > estimate(gpt()).device_bytes_per_rank
 
 
-@pytest.mark.parametrize("precision, launcher", [("fp32", "ddp"), ("bf16", "ddp"), ("bf16", "deepspeed")])
+@pytest.mark.parametrize(("precision", "launcher"), [("fp32", "ddp"), ("bf16", "ddp"), ("bf16", "deepspeed")])
 def test_twice_the_rows_keep_twice_the_bytes(precision: Any, launcher: Any) -> None:
     """Apart from the mask and the relative positions all that is kept belongs to a row."""
     small, large = (activations(gpt(precision=precision, launcher=launcher, micro_batch_size=rows)).kept for rows in (8, 16))
@@ -119,14 +139,14 @@ def test_a_length_beyond_the_positions_is_refused() -> None:
 def test_70_billion_parameters_in_ten_seconds_and_two_gibibytes() -> None:
     program = f"""
 import json, resource, time
-started = time.perf_counter()
+started = time.process_time()
 from runner.memory import Architecture, Workload, estimate
 from runner.memory.search import fit
 work = Workload(Architecture.of("causal_lm", {LLAMA_70B!r}), micro_batch_size=1, source_length=4096, precision="bf16", zero_stage=3,
                 num_processes=8, num_nodes=8, gradient_checkpointing=True)
 found = estimate(work)
 room = fit(work, 80 * 2**30)
-print(json.dumps([found.num_parameters, time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, room.rows]))
+print(json.dumps([found.num_parameters, time.process_time() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, room.rows]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
     parameters, seconds, resident, _ = json.loads(done.stdout.splitlines()[-1])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from runner import machine
 from runner.memory import Architecture, MeasuredLengths, Workload, estimate, predict_for_record, workload_from_config
 from runner.memory.devices import parse_bytes
@@ -53,7 +54,8 @@ def test_the_largest_batch_fits_and_one_more_does_not(stage: int) -> None:
 def test_zero_when_one_row_does_not_fit_with_the_reason() -> None:
     room = fit(small(), GIB // 2)
     assert room.rows == 0
-    assert "one row needs" in room.reason and "framework overhead" in room.reason
+    assert "one row needs" in room.reason
+    assert "framework overhead" in room.reason
 
 
 def test_alternatives_cover_every_stage_offload_and_checkpointing() -> None:
@@ -114,7 +116,7 @@ def test_past_predictions_are_read_from_records(tmp_path: Path) -> None:
     assert found.error == pytest.approx(0.10)
 
 
-@pytest.mark.parametrize("text, number", [("24GiB", 24 * 2**30), ("80GB", 80 * 10**9), ("1.5 gib", 3 * 2**29), ("4096", 4096)])
+@pytest.mark.parametrize(("text", "number"), [("24GiB", 24 * 2**30), ("80GB", 80 * 10**9), ("1.5 gib", 3 * 2**29), ("4096", 4096)])
 def test_amounts_of_memory(text: str, number: int) -> None:
     assert parse_bytes(text) == number
 

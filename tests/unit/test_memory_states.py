@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from runner.memory.architecture import ModelFacts, ParameterFact
 from runner.memory.items import Item
 from runner.memory.states import adam_temporaries, gradient_elements, partitions, state_items, touched
@@ -108,7 +109,7 @@ def test_nvme_puts_states_into_files() -> None:
     assert total(items, "optimizer_states", "host") == total(items, "optimizer_states") == 0
 
 
-@pytest.mark.parametrize("overlap, copies", [(True, 3), (False, 2)])
+@pytest.mark.parametrize(("overlap", "copies"), [(True, 3), (False, 2)])
 def test_reduce_buckets(overlap: bool, copies: int) -> None:
     """One or two buckets of 100 elements and one flattened copy, in half precision, only while gradients flow."""
     buckets = Buckets(reduce_bucket_size=100, overlap_comm=overlap)
