@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from runner import machine
@@ -14,9 +15,22 @@ DEFAULT_CPU_RANKS = 2
 def resolve_machine(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
     """Device, ranks, threads, precision and batch, in a copy; problems where they cannot be had."""
     resolved = config.model_copy(deep=True)
+    _absolute_paths(resolved)
     problems = _launcher(resolved) + _precision(resolved)
     problems += _batch(resolved)
     return resolved, problems
+
+
+def _absolute_paths(config: RunConfig) -> None:
+    """Local files by their absolute names: a run folder means the same wherever it is read."""
+    if config.model.path:
+        config.model.path = str(Path(config.model.path).expanduser().absolute())
+    if config.dataset.source == "files":
+        for split in ("train", "validation", "test"):
+            named = getattr(config.dataset, split)
+            names = [named] if isinstance(named, str) else named or []
+            absolute = [str(Path(name).expanduser().absolute()) for name in names]
+            setattr(config.dataset, split, absolute[0] if isinstance(named, str) else absolute or None)
 
 
 def _launcher(config: RunConfig) -> list[Problem]:

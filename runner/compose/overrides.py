@@ -18,6 +18,28 @@ from hydra.errors import HydraException
 from runner.errors import Problem, RequestError
 
 _PARSER = OverridesParser.create()
+# Keys that a group's choice sets, together with others: setting one alone would only change a label.
+SET_BY_GROUP = {
+    **{f"{group}.name": group for group in ("model", "dataset", "recipe", "precision", "optimizer", "scheduler", "offload", "launcher")},
+    "zero.stage": "zero_stage",
+}
+# What people call a key elsewhere → its name here.
+ALIASES = {
+    "learning_rate": "optimizer.lr",
+    "lr": "optimizer.lr",
+    "batch_size": "train.micro_batch_size",
+    "per_device_train_batch_size": "train.micro_batch_size",
+    "per_device_eval_batch_size": "train.eval_micro_batch_size",
+    "num_train_epochs": "train.epochs",
+    "accumulation": "train.gradient_accumulation_steps",
+    "global_batch": "train.global_batch_size",
+    "max_grad_norm": "train.gradient_clipping",
+    "num_warmup_steps": "scheduler.warmup_steps",
+    "mixed_precision": "precision",
+    "deepspeed_config_file": "launcher.config_file",
+    "max_seq_length": "task.max_length",
+    "max_length": "task.max_length",
+}
 _KEY = re.compile(r"^(?P<sign>~|\+\+?)?(?P<key>[A-Za-z_][\w./@:-]*)=(?P<value>.*)$", re.DOTALL)
 
 
@@ -102,6 +124,8 @@ def check_names(overrides: list[Override], groups: dict[str, list[str]], is_key:
         name = override.key_or_group
         if name in groups:
             problems += _unknown_options(override, groups[name])
+        elif name in SET_BY_GROUP:
+            problems.append(_group_as_key(override))
         elif not (name.startswith("hydra") or is_key(name)):
             problems.append(_unknown_key(override, groups, keys))
     return problems
@@ -122,12 +146,28 @@ def _unknown_options(override: Override, options: list[str]) -> list[Problem]:
     return problems
 
 
+def _section(override: Override, keys: list[str]) -> Problem:
+    name, _, value = (override.input_line or "").partition("=")
+    inside = [key.removeprefix(f"{name}.") for key in keys if key.startswith(f"{name}.")]
+    return Problem(name, value, "this is a section with keys of its own, not a value", f"set one of them: {name}.{inside[0]}=…, {', '.join(inside[1:6])}, …")
+
+
+def _group_as_key(override: Override) -> Problem:
+    key, _, value = (override.input_line or "").partition("=")
+    group = SET_BY_GROUP[override.key_or_group]
+    return Problem(key, value, f"this follows from the choice of the group {group}", f"use {group}={value}")
+
+
 def _unknown_key(override: Override, groups: dict[str, list[str]], keys: list[str]) -> Problem:
     name = override.key_or_group
-    near = get_close_matches(name, [*keys, *groups], n=1, cutoff=0.6)
+    leaf = name.rsplit(".", 1)[-1]
+    alias = get_close_matches(leaf, ALIASES, n=1, cutoff=0.85)
+    near = [ALIASES[alias[0]]] if alias else get_close_matches(name, [*keys, *groups], n=1, cutoff=0.75)
     if not near:
         leaves = {key.rsplit(".", 1)[-1]: key for key in keys}
-        near = [leaves[leaf] for leaf in get_close_matches(name.rsplit(".", 1)[-1], leaves, n=1, cutoff=0.75)]
+        near = [leaves[match] for match in get_close_matches(leaf, leaves, n=1, cutoff=0.75)]
+    if any(key.startswith(f"{name}.") for key in keys):
+        return _section(override, keys)
     value = (override.input_line or "").partition("=")[2]
     mend = f"did you mean {near[0]}={value}?" if near else "`python -m runner keys` lists every key"
     if near and near[0] in groups:

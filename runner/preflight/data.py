@@ -76,8 +76,9 @@ def _columns(config: RunConfig, recipe: Recipe, split: str, scan: SplitScan) -> 
         optional = name in recipe.optional_columns or (split == "test" and name == recipe.label_column)
         if column is None and not optional:
             problems.append(Problem(f"dataset.columns.{name}", "null", "the recipe needs this column", f"set dataset.columns.{name}=COLUMN"))
-        elif column is not None and column not in scan.columns and not (optional and name not in config.dataset.columns):
-            problems.append(_absent_column(split, name, column, scan))
+        elif column is not None and column not in scan.columns:
+            assumed = optional and name not in config.dataset.columns
+            problems.append(_without_column(split, name) if assumed else _absent_column(split, name, column, scan))
     return problems
 
 
@@ -85,6 +86,10 @@ def _absent_column(split: str, name: str, column: str, scan: SplitScan) -> Probl
     near = get_close_matches(column, scan.columns, n=1, cutoff=0.3)
     found = ", ".join(repr(item) for item in scan.raw_columns)
     return Problem(f"dataset.columns.{name}", column, f"the {split} split has no such column; it has {found}", f"set dataset.columns.{name}={near[0] if near else 'COLUMN'}")
+
+
+def _without_column(split: str, name: str) -> Problem:
+    return Problem(f"dataset.columns.{name}", None, f"the {split} split has no column {name!r}, the run goes without it", f"set dataset.columns.{name}=COLUMN, or null to say so", "notice")
 
 
 def _texts(config: RunConfig, recipe: Recipe, scans: dict[str, SplitScan]) -> list[Problem]:

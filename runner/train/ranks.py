@@ -101,8 +101,8 @@ def _whole(parameter: torch.nn.Parameter) -> Any:
     return deepspeed.zero.GatheredParameters([parameter])
 
 
-def check_equal_parameters(accelerator: Accelerator, model: torch.nn.Module, when: str) -> list[float]:
-    """Compare the parameters of all ranks; returns the checksum.
+def check_equal_parameters(accelerator: Accelerator, model: torch.nn.Module, when: str) -> list[list[float]]:
+    """Compare the parameters of all ranks; returns each rank's checksum.
 
     Raises:
         RankError: when two ranks differ: they trained separate models.
@@ -111,4 +111,4 @@ def check_equal_parameters(accelerator: Accelerator, model: torch.nn.Module, whe
     everyone = gather_objects(accelerator, own)
     if any(other != own for other in everyone):
         raise RankError(f"parameters differ between ranks {when}: checksums {everyone}")
-    return own
+    return everyone

@@ -230,7 +230,7 @@ def evaluate_split(run: RankRun, name: str) -> Evaluation:
 def _finish(run: RankRun, state: loop.LoopState) -> None:
     """Test split, equality of ranks, final weights."""
     test = evaluate_split(run, "test") if "test" in run.evaluated else None
-    check_equal_parameters(run.accelerator, run.accelerator.unwrap_model(run.prepared.model), "after training")
+    checksums = check_equal_parameters(run.accelerator, run.accelerator.unwrap_model(run.prepared.model), "after training")
     artifacts = {"predictions": "predictions", "metrics_log": "metrics.jsonl"}
     if run.config.train.save_model:
         run.heartbeat.beat(phase="saving the model")
@@ -240,6 +240,7 @@ def _finish(run: RankRun, state: loop.LoopState) -> None:
     if run.record is not None:
         if test is not None:
             run.record.data["test"] = {"metrics": test.metrics, "rows": test.rows, "scored": test.scored}
+        run.record.data["parameter_checksums"] = checksums
         known = run.record.data.get("artifacts", {})
         run.record.update(artifacts={**known, **artifacts}, phases=run.clock.phases(run.elapsed()))
     run.heartbeat.beat(phase="done")
