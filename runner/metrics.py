@@ -5,8 +5,11 @@ Each is a subclass of `evaluate.Metric` whose numbers come from scikit-learn or 
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
+
+LARGEST_EXPONENT = 709.0  # exp of more is no finite float64
 
 
 @lru_cache(maxsize=1)
@@ -44,9 +47,76 @@ def classification(predictions: list[int], references: list[int], num_labels: in
     return scores
 
 
+@lru_cache(maxsize=1)
+def _bleu_metric() -> Any:
+    import datasets
+    import evaluate
+    import sacrebleu
+
+    class CorpusBleu(evaluate.Metric):
+        """Corpus BLEU with sacrebleu's defaults: 13a tokenisation, mixed case, exponential smoothing, one reference."""
+
+        def _info(self) -> evaluate.MetricInfo:
+            features = datasets.Features({"predictions": datasets.Value("string"), "references": datasets.Value("string")})
+            return evaluate.MetricInfo(description="corpus BLEU", citation="", inputs_description="", features=features)
+
+        def _compute(self, predictions: list[str], references: list[str]) -> dict[str, float]:
+            return {"bleu": float(sacrebleu.corpus_bleu(predictions, [references]).score)}
+
+    return CorpusBleu(keep_in_memory=True)
+
+
+def corpus_bleu(predictions: list[str], references: list[str]) -> dict[str, float]:
+    """Corpus BLEU in 0..100 over detokenised texts, and how many texts are empty where some are.
+
+    Args:
+        predictions: one text per row.
+        references: one text per row; where all are empty there is nothing to compare with: no `bleu`.
+    """
+    empty = {
+        "empty_predictions": float(sum(not text.strip() for text in predictions)),
+        "empty_references": float(sum(not text.strip() for text in references)),
+    }
+    counted = {name: count for name, count in empty.items() if count}
+    if empty["empty_references"] == len(references):
+        return counted
+    scores: dict[str, float] = _bleu_metric().compute(predictions=predictions, references=references)
+    return {**scores, **counted}
+
+
+@lru_cache(maxsize=1)
+def _perplexity_metric() -> Any:
+    import datasets
+    import evaluate
+
+    class Perplexity(evaluate.Metric):
+        """Mean loss per token, and its exponential. `predictions` are summed losses, `references` token counts."""
+
+        def _info(self) -> evaluate.MetricInfo:
+            features = datasets.Features({"predictions": datasets.Value("float64"), "references": datasets.Value("int64")})
+            return evaluate.MetricInfo(description="perplexity", citation="", inputs_description="", features=features)
+
+        def _compute(self, predictions: list[float], references: list[int]) -> dict[str, float]:
+            loss = math.fsum(predictions) / sum(references)
+            return {"loss": loss, "perplexity": math.exp(loss) if loss < LARGEST_EXPONENT else math.inf}
+
+    return Perplexity(keep_in_memory=True)
+
+
+def perplexity(loss_sums: list[float], tokens: list[int]) -> dict[str, float]:
+    """Loss per token (natural logarithm) and perplexity, each token weighted alike.
+
+    Args:
+        loss_sums: summed cross-entropy of each row's predicted tokens.
+        tokens: predicted tokens of each row.
+    """
+    scores: dict[str, float] = _perplexity_metric().compute(predictions=loss_sums, references=tokens)
+    return scores
+
+
 def versions(names: list[str]) -> dict[str, str]:
     """Library and version behind each metric, for the record."""
     from importlib.metadata import version
 
-    library = {"accuracy": "scikit-learn", "f1": "scikit-learn", "bleu": "sacrebleu"}
+    library = {"accuracy": "scikit-learn", "f1": "scikit-learn", "bleu": "sacrebleu", "loss": "torch", "perplexity": "torch"}
     return {name: f"{library[name]} {version(library[name])}" for name in names if name in library}
