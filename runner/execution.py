@@ -122,8 +122,7 @@ def _close(run_dir: Path, status: str, failure: Failure | None) -> Ended:
     if failure is not None:
         record.data["failure"] = {"rank": failure.rank, "log": str(failure.log), "out_of_memory": failure.out_of_memory}
     record.end_attempt("failed" if status == "interrupted" else status, reason)
-    for name in (rundir.STOP_FILE, rundir.STOP_AT_FILE):
-        (run_dir / name).unlink(missing_ok=True)
+    rundir.clear_requests(run_dir)
     shutil.rmtree(run_dir / "heartbeat", ignore_errors=True)
     return Ended(status, record, failure)
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from runner import __version__, machine, plan
-from runner.errors import EXIT_BAD_REQUEST, EXIT_FAILED, RequestError
+from runner.errors import EXIT_BAD_REQUEST, EXIT_FAILED, Problem, RequestError
 from runner.record import FILE, SCHEMA_VERSION, Record, now, write_atomically
 from runner.schema import RunConfig
 
@@ -24,7 +25,9 @@ DEEPSPEED_FILE = "ds_config.json"
 COMMAND_FILE = "command.sh"
 LOGS = "logs"
 STOP_FILE = "stop"
-STOP_AT_FILE = "stop_at"
+STOP_AT = "stop_at"
+CHECKPOINT_AT = "checkpoint_at"
+LOCK_FILE = ".lock"
 STARTED_BY_RUNNER = "RUNNER_STARTED_RANK"
 
 
@@ -135,17 +138,57 @@ def request_stop(run_dir: Path) -> None:
 
 
 def stop_requested(run_dir: Path, step: int, is_main: bool) -> bool:
-    """Whether to end before optimizer step `step` + 1, the same answer on every rank without a message.
-
-    Rank 0 sees the request and writes the step to stop at before it takes part in the next step; another
-    rank can only finish that step after rank 0 has joined it, so it reads the file in time.
-    """
-    agreed = run_dir / STOP_AT_FILE
-    if agreed.exists():
-        return step >= int(agreed.read_text() or 0)
+    """Whether to end before optimizer step `step` + 1, the same answer on every rank without a message."""
+    if agreed_on_step(run_dir, STOP_AT, step):
+        return True
     if is_main and (run_dir / STOP_FILE).exists():
-        write_atomically(agreed, str(step + 1))
+        agree_on_step(run_dir, STOP_AT, step + 1)
     return False
+
+
+def agree_on_step(run_dir: Path, what: str, step: int) -> None:
+    """On rank 0, before it joins optimizer step `step`: have every rank do something right after that step.
+
+    Another rank can only finish the step after rank 0 has joined it, so it finds the file in time. The step is
+    in the file's name: an empty file can be made on a full disk, too.
+    """
+    with contextlib.suppress(OSError):
+        (run_dir / f"{what}_{step}").touch()
+
+
+def agreed_on_step(run_dir: Path, what: str, step: int) -> bool:
+    """Whether rank 0 asked for something right after optimizer step `step`."""
+    return (run_dir / f"{what}_{step}").exists()
+
+
+def clear_requests(run_dir: Path) -> None:
+    """Forget what an earlier attempt was asked for."""
+    for pattern in (STOP_FILE, f"{STOP_AT}_*", f"{CHECKPOINT_AT}_*"):
+        for path in run_dir.glob(pattern):
+            path.unlink(missing_ok=True)
+
+
+def restart_count() -> int:
+    """How often torch elastic has started this rank again within the present attempt."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+@contextlib.contextmanager
+def held(run_dir: Path) -> Iterator[None]:
+    """Hold the run folder: two runners must not write to one. The kernel lets go when the process ends, however it ends.
+
+    Raises:
+        RequestError: when another process holds it.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with open(run_dir / LOCK_FILE, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RequestError(Problem(str(run_dir), None, "this run is still going on (another process holds its folder)", "wait for its end, or end it with Ctrl-C or SIGTERM")) from None
+        except OSError:
+            pass  # a file system without locks; the record's process id has to do
+        yield
 
 
 def run_by_hand(work: Callable[[str], None], arguments: list[str]) -> None:

@@ -17,9 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from runner import rundir
 from runner.schema import RunConfig
-from runner.train.progress import read_heartbeats
+from runner.train.progress import SAID, read_heartbeats
 
-SAID = "» "  # rank 0's lines that begin so are for the terminal
 STACKS_SECONDS = 1.0  # time for the ranks to write their stacks
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 

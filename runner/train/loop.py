@@ -36,6 +36,9 @@ class LoopState:
         step: optimizer steps done in all.
         loss_sum, loss_steps: of the epoch so far, this rank's part, for the epoch's mean loss; on the device.
         nonfinite: losses in a row that were not finite.
+        epoch_seconds: training seconds of the epoch before the checkpoint that was taken up.
+        layout: rows of a forward pass over all ranks, and passes per optimizer step, by which epochs are ordered. They
+            are the run's first ones: resumed on another number of ranks, each optimizer step keeps its rows.
     """
 
     epoch: int = 0
@@ -45,6 +48,19 @@ class LoopState:
     loss_steps: int = 0
     nonfinite: int = 0
     samples_seen: int = 0
+    epoch_seconds: float = 0.0
+    layout: tuple[int, int] = (1, 1)
+
+    def start_next_epoch(self) -> None:
+        """Move on to the first window of the next epoch."""
+        self.epoch, self.window = self.epoch + 1, 0
+        self.loss_sum, self.loss_steps, self.epoch_seconds = 0.0, 0, 0.0
+
+
+def own_layout(run: Any) -> tuple[int, int]:
+    """Rows of a forward pass over all ranks, and passes per optimizer step, as configured now."""
+    train = run.config.train
+    return train.micro_batch_size * run.accelerator.num_processes, train.gradient_accumulation_steps
 
 
 @dataclass
@@ -57,11 +73,20 @@ class Window:
     tokens: int
 
 
-def plan_epoch(run: Any, epoch: int) -> list[Window]:
+def plan_epoch(run: Any, epoch: int, layout: tuple[int, int]) -> list[Window]:
     """This rank's windows of an epoch, in order."""
-    train, world = run.train_split, run.accelerator.num_processes
-    steps = epoch_order(train.lengths, run.config.train.seed, epoch, run.config.train.micro_batch_size * world, run.config.train.batching)
-    return [_window(run, group, world) for group in windows(steps, run.config.train.gradient_accumulation_steps)]
+    train, world, own = run.train_split, run.accelerator.num_processes, own_layout(run)
+    steps = epoch_order(train.lengths, run.config.train.seed, epoch, layout[0], run.config.train.batching)
+    groups = windows(steps, layout[1])
+    if layout != own:
+        groups = [_cut_anew(group, own[0]) for group in groups]
+    return [_window(run, group, world) for group in groups]
+
+
+def _cut_anew(group: list[np.ndarray], per_pass: int) -> list[np.ndarray]:
+    """The same rows of an optimizer step, in forward passes of another size."""
+    rows = np.concatenate(group)
+    return [rows[start : start + per_pass] for start in range(0, len(rows), per_pass)]
 
 
 def _window(run: Any, group: list[np.ndarray], world: int) -> Window:
@@ -110,7 +135,7 @@ def train_epoch(run: Any, state: LoopState, total_steps: int, heartbeat: Heartbe
     Raises:
         TrainingDiverged: after `train.max_nonfinite_steps` losses in a row that are not finite.
     """
-    planned = plan_epoch(run, state.epoch)[state.window :]
+    planned = plan_epoch(run, state.epoch, state.layout)[state.window :]
     batches = _batches(run, planned)
     for window in planned:
         if state.step >= total_steps:

@@ -10,6 +10,7 @@ from typing import Any
 
 from runner.record import METRICS_FILE, finite
 
+SAID = "» "  # rank 0's lines that begin so are for the terminal
 HEARTBEATS = "heartbeat"
 _WIDTH = 256
 

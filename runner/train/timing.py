@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -84,6 +85,14 @@ class EpochTimes:
             self._warmup_left -= 1
         else:
             self._steps.append(seconds)
+
+    def state(self) -> dict[str, Any]:
+        """The epoch so far, for a checkpoint."""
+        return {"steps": list(self._steps), "samples": self.samples, "tokens": self.tokens}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up an epoch; warm-up counts anew, since the first steps of a new process are slow again."""
+        self._steps, self.samples, self.tokens = list(state["steps"]), state["samples"], state["tokens"]
 
     def summary(self, train_seconds: float) -> dict[str, float | None]:
         """The epoch's rates (volume over all ranks ÷ wall seconds) and step-time percentiles in seconds."""

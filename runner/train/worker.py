@@ -19,6 +19,7 @@ from runner.data.prepared import PreparedSplit, prepare_split
 from runner.recipe import Recipe, load_recipe
 from runner.schema import RunConfig
 from runner.train import assets, loop, observed, optimization, saving
+from runner.train.checkpoint import Checkpoints
 from runner.train.evaluation import Evaluation, evaluate
 from runner.train.progress import Heartbeat, MetricsLog
 from runner.train.ranks import build_accelerator, check_equal_parameters, gather_objects
@@ -44,6 +45,8 @@ class RankRun:
     record: Any = None  # rank 0 only
     notes: list[str] = field(default_factory=list)
     activation_dtype: str | None = None
+    checkpoints: Any = None
+    epoch_began: float = 0.0  # on the clock, moved on by the time that checkpoints took
 
     def elapsed(self) -> float:
         """Seconds since the command was typed."""
@@ -55,12 +58,14 @@ class RankRun:
 
     def should_stop(self, step: int) -> bool:
         """Whether the run was asked to end before optimizer step `step` + 1; the same answer on every rank."""
+        self.checkpoints.ask_by_time(step)
         return rundir.stop_requested(self.run_dir, step, self.accelerator.is_main_process)
 
     def after_step(self, state: loop.LoopState) -> None:
         """Called after every optimizer step."""
         if state.step == 1 and self.record is not None:
             self.record.update(time_to_first_step_seconds=self.elapsed())
+        self.checkpoints.after_step(state)
 
 
 def run_rank(folder: str) -> None:
@@ -162,38 +167,53 @@ def _opening_facts(run: RankRun, total: int) -> dict[str, Any]:
 
 
 def _train(run: RankRun, total: int) -> None:
-    state = loop.LoopState()
-    log = MetricsLog(run.run_dir) if run.accelerator.is_main_process else None
+    state = loop.LoopState(layout=loop.own_layout(run))
+    run.checkpoints = Checkpoints(run)
+    run.checkpoints.restore(state)
+    run.checkpoints.warn_of_small_disk()
+    log = MetricsLog(run.run_dir, state.step) if run.accelerator.is_main_process else None
     run.prepared.model.train()
-    run.heartbeat.beat(phase="training", step=0, total=total, epoch=0)
-    while state.step < total and state.epoch < run.config.train.epochs:
-        run.times.start_epoch()
-        began = run.clock.read()
+    run.heartbeat.beat(phase="training", step=state.step, total=total, epoch=state.epoch)
+    # A checkpoint from before the evaluation of the last epoch has all its steps, but not its end.
+    while state.epoch < run.config.train.epochs and (state.step < total or state.window):
+        run.epoch_began = run.clock.read() - state.epoch_seconds
         finished = loop.train_epoch(run, state, total, run.heartbeat, log)
-        train_seconds = run.clock.read() - began
+        train_seconds = run.clock.read() - run.epoch_began
         if not finished:
-            raise rundir.Preempted(state.step)
+            _stop(run, state)
         last = state.step >= total or state.epoch + 1 >= run.config.train.epochs
-        _end_epoch(run, state, train_seconds, last)
-        state.epoch, state.window, state.loss_sum, state.loss_steps = state.epoch + 1, 0, 0.0, 0
+        metrics = _end_epoch(run, state, train_seconds, last)
+        state.start_next_epoch()
+        run.times.start_epoch()
+        run.epoch_began = run.clock.read()
+        run.checkpoints.after_epoch(state, metrics)
     _finish(run, state)
 
 
-def _end_epoch(run: RankRun, state: loop.LoopState, train_seconds: float, last: bool) -> None:
-    """Evaluate, and put the epoch into the record."""
+def _stop(run: RankRun, state: loop.LoopState) -> None:
+    """Checkpoint, and end as preempted."""
+    run.checkpoints.before_stop(state)
+    if run.record is not None:
+        run.record.update(optimizer_steps=state.step, phases=run.clock.phases(run.elapsed()))
+    raise rundir.Preempted(state.step)
+
+
+def _end_epoch(run: RankRun, state: loop.LoopState, train_seconds: float, last: bool) -> dict[str, float]:
+    """Evaluate, and put the epoch into the record; returns the metrics."""
     loss = loop.mean_loss(run, state)
     began = run.clock.read()
     found = evaluate_split(run, "validation") if (last or run.config.train.evaluate_every_epoch) and "validation" in run.evaluated else None
     seconds = run.clock.read() - began
     peaks = gather_objects(run.accelerator, peak_memory_bytes(run.accelerator.device.type))
+    metrics = found.metrics if found else {}
     if run.record is None:
-        return
+        return metrics
     entry = {
         "epoch": state.epoch + 1,
         **run.times.summary(train_seconds),
         "eval_seconds": seconds if found else None,
         "train_loss": loss,
-        "metrics": found.metrics if found else {},
+        "metrics": metrics,
         "eval_rows": found.rows if found else 0,
         "eval_rows_scored": found.scored if found else 0,
     }
@@ -208,6 +228,7 @@ def _end_epoch(run: RankRun, state: loop.LoopState, train_seconds: float, last: 
         observed=observed.facts(run),
         phases=run.clock.phases(run.elapsed()),
     )
+    return metrics
 
 
 def best_epoch(config: RunConfig, epochs: list[dict[str, Any]]) -> dict[str, Any] | None:
