@@ -211,9 +211,10 @@ class FitConfig(Section):
 class SweepConfig(Section):
     """How cells of a multirun are run."""
 
-    rerun: Literal["missing", "failed", "all"] = Field("missing", description="missing: cells without a completed record; all: every cell again.")
+    rerun: Literal["missing", "failed", "all"] = Field("missing", description="missing: cells without a completed record; failed: of those, only cells that have run before; all: every cell again.")
     repeats: Int = Field(1, ge=1, description="Runs of every cell, with seeds seed, seed + 1, …")
     on_error: Literal["continue", "stop"] = Field("continue", description="What happens after a failed cell.")
+    largest_batch: bool = Field(False, description="After the cells as configured, run each once more at the largest micro batch that `fit` finds for it.")
 
 
 class RunConfig(Section):

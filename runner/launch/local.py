@@ -97,6 +97,11 @@ class Host:
         lines = [line for line in self._errors.read().splitlines() if line.strip()]
         return " | ".join(lines[-3:]) or f"exit status {self._process.poll()}"
 
+    @property
+    def alive(self) -> bool:
+        """Whether it can take another job."""
+        return self._process.poll() is None
+
     def kill_job(self) -> None:
         """End the job and its ranks at once."""
         if self.job is not None:

@@ -11,19 +11,18 @@ from runner import plan
 from runner.compose import Composed, compose_run
 from runner.errors import EXIT_BAD_REQUEST, Problem
 from runner.execution import Ended, Request, execute
+from runner.launch.hosts import needs_no_hub
 from runner.launch.local import Host
 from runner.launch.watch import console as terminal
 from runner.launch.watch import stopping
 from runner.preflight import Checked, check
-from runner.preflight.assets import in_cache, needed_assets, hub_reachable
 from runner.resolve import resolve_machine
-from runner.schema import RunConfig
 
 
 def main(arguments: Sequence[str]) -> int:
     """Compose, check, launch, and print the result; returns the exit status."""
     started = time.monotonic()
-    if "-m" in arguments or "--multirun" in arguments:
+    if "-m" in arguments or "--multirun" in arguments or any(text.lstrip("+").startswith("sweep=") for text in arguments):
         from runner.sweep import run_sweep
 
         return run_sweep([argument for argument in arguments if argument not in ("-m", "--multirun")])
@@ -44,12 +43,6 @@ def start_host(composed: Composed) -> Host:
     """Start importing while the rest of the request is still being checked."""
     config, _ = resolve_machine(composed.config)
     return Host(config, offline=needs_no_hub(config))
-
-
-def needs_no_hub(config: RunConfig) -> bool:
-    """Whether everything is at hand, so that no look-up on the hub is needed."""
-    remote = [asset for asset in needed_assets(config) if not asset.local]
-    return not remote or (all(in_cache(config, asset) for asset in remote) and not hub_reachable())
 
 
 def announce(checked: Checked, console: Console) -> None:

@@ -1,0 +1,90 @@
+"""Cells → jobs: repeats with their seeds, checked, each with its identity, before the first one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from runner.compose import Composed
+from runner.compose.multirun import ComposedCell
+from runner.errors import Problem, RequestError
+from runner.preflight import Checked, check
+from runner.sweep.history import free_folder
+from runner.sweep.identity import cell_hash
+
+LARGEST = "largest"
+
+
+@dataclass
+class Job:
+    """One run of a sweep.
+
+    Attributes:
+        name: number of the cell, with the repeat or `largest` behind it where there are several runs of a cell.
+        label: the overrides in which the sweep's cells differ.
+        purpose: `largest` where the micro batch is searched for first, else empty.
+        checked: None where the configuration is wrong; `problems` then says why.
+        hash: identity; None where the configuration is wrong.
+    """
+
+    cell: ComposedCell
+    name: str
+    label: str
+    run_dir: Path
+    repeat: int = 0
+    purpose: str = ""
+    checked: Checked | None = None
+    hash: str | None = None
+    problems: list[Problem] = field(default_factory=list)
+
+    def record_entry(self, sweep: str) -> dict[str, Any]:
+        """The record's `cell`."""
+        return {"hash": self.hash, "sweep": sweep, "job": self.cell.job, "repeat": self.repeat, "purpose": self.purpose or None, "overrides": self.cell.overrides}
+
+
+def jobs_of(cells: Sequence[ComposedCell], sweep_dir: Path) -> list[Job]:
+    """All jobs of a batch of cells: first the cells as configured, then those at their largest micro batch.
+
+    Args:
+        sweep_dir: where they go; not the cells' own where an earlier sweep is gone on with.
+    """
+    fixed = set.intersection(*({*cell.overrides} for cell in cells)) if len(cells) > 1 else set()
+    plain, largest = [], []
+    for cell in cells:
+        label = " ".join(text.replace("'", "") for text in cell.overrides if text not in fixed and not text.startswith("hydra")) or "as configured"
+        base = sweep_dir / cell.run_dir.relative_to(cell.sweep_dir)
+        if cell.composed is None:
+            plain.append(Job(cell, str(cell.job), label, base, problems=cell.problems))
+            continue
+        plain += _repeats(cell, cell.composed, label, base, "")
+        if cell.composed.config.sweep.largest_batch:
+            largest += _repeats(cell, cell.composed, label, base, LARGEST)
+    return plain + largest
+
+
+def _repeats(cell: ComposedCell, composed: Composed, label: str, base: Path, purpose: str) -> list[Job]:
+    count = composed.config.sweep.repeats
+    jobs = []
+    for repeat in range(count):
+        suffix = "-".join(filter(None, [purpose, f"repeat{repeat}" if count > 1 else ""]))
+        job = Job(cell, "-".join(filter(None, [str(cell.job), suffix])), _told(label, purpose, repeat, count), base.with_name("-".join(filter(None, [base.name, suffix]))), repeat, purpose)
+        jobs.append(_checked(job, composed))
+    return jobs
+
+
+def _told(label: str, purpose: str, repeat: int, count: int) -> str:
+    parts = [label, "at its largest batch" if purpose else "", f"repeat {repeat}" if count > 1 else ""]
+    return ", ".join(part for part in parts if part)
+
+
+def _checked(job: Job, composed: Composed) -> Job:
+    config = composed.config.model_copy(deep=True)
+    config.train.seed += job.repeat
+    own = replace(composed, config=config, run_dir=free_folder(job.run_dir))
+    try:
+        checked = check(own)
+    except RequestError as error:
+        return replace(job, problems=[problem for problem in error.problems if problem.severity == "error"])
+    return replace(job, run_dir=own.run_dir, checked=checked, hash=cell_hash(checked, job.purpose))

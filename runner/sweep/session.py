@@ -1,0 +1,218 @@
+"""A sweep from its first cell to its table."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from runner import rundir
+from runner.compose.multirun import ComposedCell, run_multirun
+from runner.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_SWEEP_CELL_FAILED
+from runner.execution import Ended, Request, execute, typed_command
+from runner.launch.hosts import SharedHosts
+from runner.launch.watch import Stopping, stopping
+from runner.launch.watch import console as terminal
+from runner.sweep import table
+from runner.sweep.history import Earlier, earlier_cells, folder_of_sweep, free_folder, search_roots, write_sweep
+from runner.sweep.identity import sweep_id
+from runner.sweep.jobs import LARGEST, Job, jobs_of
+from runner.sweep.table import Row
+from runner.sweep.turns import turn
+from runner.sweep.wrong import reason_of, write_failed_record
+
+
+class SweepStopped(Exception):
+    """The sweep ends before its last cell: a signal came, or `sweep.on_error=stop`."""
+
+
+def run_sweep(arguments: list[str]) -> int:
+    """Run all cells of a multirun; returns the exit status.
+
+    Args:
+        arguments: overrides as typed, without `-m`.
+
+    Raises:
+        RequestError: for mistakes that concern every cell; nothing was started.
+    """
+    console = terminal()
+    with stopping() as stop:
+        session = Session(list(arguments), stop, console)
+        try:
+            run_multirun(list(arguments), session.run_batch)
+        except SweepStopped:
+            pass
+        finally:
+            session.close()
+    return session.conclude()
+
+
+class Session:
+    """Runs batches of cells (Optuna asks for several) with shared hosts, and keeps their rows."""
+
+    def __init__(self, arguments: list[str], stop: Stopping, console: Console) -> None:
+        self._stop, self._console = stop, console
+        self._explicit_folder = any(text.lstrip("+").startswith("hydra.sweep.dir") for text in arguments)
+        self._id = sweep_id(arguments)
+        self._hosts = SharedHosts()
+        self._sweep_dir: Path | None = None
+        self.rows: list[Row] = []
+        self._seconds: list[float] = []
+        self._left = 0
+
+    def close(self) -> None:
+        """End the hosts."""
+        self._hosts.close()
+
+    def conclude(self) -> int:
+        """Print the table; returns the exit status."""
+        table.print_table(self.rows, self._console)
+        counts = {status: sum(row.status == status for row in self.rows) for status in (table.COMPLETED, table.SKIPPED, table.FAILED, table.PREEMPTED, table.NOT_RUN)}
+        self._console.print("sweep      " + ", ".join(f"{count} {status}" for status, count in counts.items() if count), highlight=False)
+        if self._sweep_dir is not None and self._sweep_dir.is_dir():
+            self._console.print(f"compare    python -m runner report '{self._sweep_dir}'", highlight=False)
+        if self._stop.asked:
+            self._console.print("go on by typing the same command again: completed cells are skipped", highlight=False)
+            return EXIT_INTERRUPTED if signal.SIGINT in self._stop.signals else EXIT_PREEMPTED
+        return EXIT_SWEEP_CELL_FAILED if counts[table.FAILED] else EXIT_COMPLETED
+
+    def run_batch(self, cells: list[ComposedCell]) -> list[float | None]:
+        """Run cells; returns the mean of the recipe's metric over each one's repeats, None where it has none."""
+        jobs = self._plan(cells)
+        rows = {}
+        for job in jobs:
+            try:
+                rows[job.name] = self._settle(job)
+            except SweepStopped:
+                self._leave_out([left for left in jobs if left.name not in rows], rows)
+                raise
+        return [_mean([rows[job.name].value for job in jobs if job.cell.job == cell.job and not job.purpose]) for cell in cells]
+
+    def _plan(self, cells: list[ComposedCell]) -> list[Job]:
+        """Fix and store what every job will run, before the first one starts."""
+        roots = search_roots(cells[0].sweep_dir)
+        jobs = jobs_of(cells, self._folder(cells, roots))
+        assert self._sweep_dir is not None
+        earlier = earlier_cells(roots)
+        self._rerun = next((job.checked.config.sweep.rerun for job in jobs if job.checked), "missing")
+        self._on_error = next((job.checked.config.sweep.on_error for job in jobs if job.checked), "continue")
+        to_run = [job for job in jobs if not self._is_done(job, earlier)]
+        self._left = len(to_run)
+        if to_run:
+            entries = [{"job": job.name, "overrides": job.cell.overrides, "hash": job.hash, "folder": job.run_dir.name} for job in jobs]
+            write_sweep(self._sweep_dir, self._id, typed_command(), entries)
+        for job in to_run:
+            if job.checked is not None:
+                job.run_dir.mkdir(parents=True, exist_ok=True)
+                rundir.write_config(job.run_dir, job.checked.config)
+        self._console.print(f"sweep      {len(jobs)} jobs, {len(jobs) - len(to_run)} already completed, in {self._sweep_dir}", highlight=False)
+        return jobs
+
+    def _folder(self, cells: list[ComposedCell], roots: list[Path]) -> Path:
+        """The new sweep's folder, or that of the same sweep when it is gone on with."""
+        if self._sweep_dir is None:
+            rerun = next((cell.composed.config.sweep.rerun for cell in cells if cell.composed), "missing")
+            known = None if self._explicit_folder or rerun == "all" else folder_of_sweep(roots, self._id)
+            self._sweep_dir = known or cells[0].sweep_dir
+        return self._sweep_dir
+
+    def _is_done(self, job: Job, earlier: dict[str, Earlier]) -> bool:
+        before = earlier.get(job.hash or "")
+        if self._rerun == "all" or job.hash is None:
+            return False
+        if self._rerun == "failed":
+            return before is None or before.completed
+        return before is not None and before.completed
+
+    def _settle(self, job: Job) -> Row:
+        """One job to its row: found completed, refused, or run."""
+        earlier = earlier_cells(search_roots(self._sweep_dir or job.cell.sweep_dir)) if job.hash else {}
+        if self._is_done(job, earlier):
+            return self._keep(_skipped(job, earlier.get(job.hash or "")))
+        if self._stop.asked:
+            raise SweepStopped
+        if job.checked is None:
+            reason = reason_of(job.problems)
+            folder = write_failed_record(job, self._id, reason)
+            return self._keep(Row(job.name, job.label, table.FAILED, reason, folder))
+        with turn(job.checked.config, self._stop, self._console) as held:
+            if not held:
+                raise SweepStopped
+            earlier = earlier_cells(search_roots(self._sweep_dir or job.cell.sweep_dir))
+            if self._is_done(job, earlier):  # another sweep ran it while this one waited
+                return self._keep(_skipped(job, earlier.get(job.hash or "")))
+            return self._keep(self._run(job))
+
+    def _run(self, job: Job) -> Row:
+        assert job.checked is not None
+        self._announce(job)
+        began = time.monotonic()
+        job.run_dir = job.checked.run_dir = free_folder(job.run_dir)
+        extra = {"cell": job.record_entry(self._id)}
+        if job.purpose == LARGEST:
+            found = self._largest(job)
+            if isinstance(found, Row):
+                return found
+            extra["fit"] = found
+        ended = execute(Request(job.checked, job.cell.overrides, time.monotonic(), extra), self._hosts.of(job.checked.config), self._stop, self._console)
+        self._seconds.append(time.monotonic() - began)
+        return _ended_row(job, ended)
+
+    def _largest(self, job: Job) -> dict[str, object] | Row:
+        """Search the job's largest micro batch and set it; the record's `fit`, or the row of a search that failed."""
+        raise NotImplementedError
+
+    def _announce(self, job: Job) -> None:
+        left = ""
+        if self._seconds:
+            left = f", about {_duration(self._left * sum(self._seconds) / len(self._seconds))} left"
+        done = len([row for row in self.rows if row.status != table.SKIPPED])
+        self._console.print(f"cell {done + 1} of {done + self._left}: {job.label}{left}", highlight=False, markup=False)
+
+    def _keep(self, row: Row) -> Row:
+        """Remember a row; a failure is printed now, not at the end."""
+        self.rows.append(row)
+        if row.status != table.SKIPPED:
+            self._left -= 1
+            where = f" ({row.folder})" if row.status == table.FAILED else ""
+            self._console.print(f"  {row.status}: {row.text}{where}", highlight=False, markup=False)
+        if row.status == table.FAILED and self._on_error == "stop" or row.status == table.PREEMPTED:
+            raise SweepStopped
+        return row
+
+    def _leave_out(self, jobs: list[Job], rows: dict[str, Row]) -> None:
+        """Rows for what was not reached, those that need no run among them."""
+        known = {row.job for row in self.rows}
+        earlier = earlier_cells(search_roots(self._sweep_dir or jobs[0].cell.sweep_dir)) if jobs else {}
+        for job in (left for left in jobs if left.name not in known):
+            done = self._is_done(job, earlier)
+            self.rows.append(_skipped(job, earlier.get(job.hash or "")) if done else Row(job.name, job.label, table.NOT_RUN, "", None))
+
+
+def _skipped(job: Job, before: Earlier | None) -> Row:
+    if before is None:
+        return Row(job.name, job.label, table.SKIPPED, "never run; sweep.rerun=failed runs failed cells only", None)
+    text, value = table.metric_of(before.record)
+    return Row(job.name, job.label, table.SKIPPED, f"completed before: {text}", before.folder, value)
+
+
+def _ended_row(job: Job, ended: Ended) -> Row:
+    record = ended.record.data
+    text, value = table.metric_of(record)
+    if ended.status == "completed":
+        return Row(job.name, job.label, table.COMPLETED, f"{text} in {_duration(record.get('wall_seconds') or 0.0)}".strip(), job.run_dir, value)
+    status = table.PREEMPTED if ended.status in ("preempted", "interrupted") else table.FAILED
+    return Row(job.name, job.label, status, str(record.get("reason") or ""), job.run_dir)
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
