@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--mrpc", type=Path, help="train.jsonl of MRPC")
     options = parser.parse_args()
     words, pieces = row_lengths(options.mrpc) if options.mrpc else ([128], [128])
-    length = max(pieces)
+    length = max(*words, *pieces)
     for stand_in, lengths in (("words and punctuation", words), ("BPE of 16,000 pieces", pieces)):
         ordered = sorted(lengths)
         print(f"- {stand_in}: mean {sum(lengths) / len(lengths):.0f}, 95th percentile {ordered[int(0.95 * len(ordered))]}, longest {ordered[-1]} tokens")

@@ -121,11 +121,11 @@ def _probe_key(workload: Workload) -> Workload:
 
 @functools.lru_cache(maxsize=64)
 def _probe(key: Workload, rows: int) -> Activations:
-    """One forward pass of `rows` rows (two with gradient checkpointing: the second measures a layer's recomputation)."""
+    """One forward pass of `rows` rows; with gradient checkpointing the pass without it tells what a layer's recomputation keeps."""
     model = meta_model(key.architecture, _weight_dtype(key))
-    plain = _count(model, replace(key, gradient_checkpointing=False), rows)
     if not key.gradient_checkpointing:
-        return replace(plain, layer=0)
+        return _count(model, key, rows)
+    plain = _probe(replace(key, gradient_checkpointing=False), rows)
     if not model.supports_gradient_checkpointing:
         return plain
     with checkpointing(model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -115,10 +116,16 @@ def estimate(workload: Workload, rank: int | None = None) -> MemoryEstimate:
     facts = model_facts(workload.architecture)
     _check_lengths(workload, facts)
     counted = activations(workload)
-    items = [*state_items(workload, facts, rank), *_activation_items(workload, counted), *_framework_items(workload, facts)]
+    items = [*_states(workload.with_batch(0), rank), *_activation_items(workload, counted), *_framework_items(workload, facts)]
     items += _margin(workload, items)
     present = tuple(item for item in items if item.bytes > 0)
     return MemoryEstimate(workload, facts.numel, present, counted, tuple(_notes(workload, facts)))
+
+
+@functools.lru_cache(maxsize=256)
+def _states(workload: Workload, rank: int | None) -> tuple[Item, ...]:
+    """State items; they are the same for every batch size, so that a search computes them once."""
+    return tuple(state_items(workload, model_facts(workload.architecture), rank))
 
 
 def effective(workload: Workload) -> Workload:

@@ -65,9 +65,15 @@ def _items(found: MemoryEstimate) -> Table:
     for name, label in CATEGORIES.items():
         now, largest, host = found.category_at(name, found.peak_moment), found.largest_of(name), found.largest_of(name, "host")
         if largest or host:
-            heaviest = max((item for item in found.items if item.category == name), key=lambda item: item.bytes)
-            table.add_row(label, size(now), size(largest), size(host), heaviest.why)
+            table.add_row(label, size(now), size(largest), size(host), _why(found, name))
     return table
+
+
+def _why(found: MemoryEstimate, category: str) -> str:
+    """The reason of the item that weighs most: on the device before the host, at the peak before any other moment."""
+    items = [item for item in found.items if item.category == category]
+    heaviest = max(items, key=lambda item: (item.place == "device", found.peak_moment in item.moments, item.bytes))
+    return heaviest.why
 
 
 def show_alternatives(console: Console, rows: Sequence[Alternative], micro_batch_size: int, device_bytes: int | None) -> None:
