@@ -63,6 +63,13 @@ class Request:
 
 def execute(request: Request, host: Host, stop: Stopping, console: Console) -> Ended:
     """Render, launch, watch, close the record. Whatever happens, the record says how the run ended."""
+    with rundir.held(request.checked.run_dir):
+        _open(request)
+        return run_attempt(request, host, stop, console)
+
+
+def _open(request: Request) -> None:
+    """Rendered files and a new record."""
     checked, run_dir = request.checked, request.checked.run_dir
     render.write(render.render(checked.config, run_dir, checked.total_steps, checked.user_json), run_dir)
     record = Record(run_dir)
@@ -70,7 +77,6 @@ def execute(request: Request, host: Host, stop: Stopping, console: Console) -> E
     record.data["runner"]["started_monotonic"] = request.started_monotonic
     record.data |= {"run_id": run_dir.name, "notices": [problem.line() for problem in checked.notices], **request.extra}
     record.update(attempts=[{"started_at": now(), "status": "running"}], artifacts=_artifacts(run_dir))
-    return run_attempt(request, host, stop, console)
 
 
 def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) -> Ended:

@@ -62,10 +62,15 @@ def command_start(run_dir: Path) -> float:
     return time.monotonic()
 
 
-def opening_record(config: RunConfig, command: str, overrides: list[str]) -> dict[str, Any]:
-    """The record's keys that are known before any rank starts."""
+def this_process() -> dict[str, Any]:
+    """Who writes the record: enough to tell later whether this very process still lives."""
     import psutil
 
+    return {"version": __version__, "pid": os.getpid(), "create_time": psutil.Process().create_time(), "host": os.uname().nodename, "boot_id": machine.boot_id()}
+
+
+def opening_record(config: RunConfig, command: str, overrides: list[str]) -> dict[str, Any]:
+    """The record's keys that are known before any rank starts."""
     from runner import provenance
 
     return {
@@ -84,14 +89,7 @@ def opening_record(config: RunConfig, command: str, overrides: list[str]) -> dic
         "code": provenance.code(),
         "versions": provenance.versions(),
         "hardware": machine.description(config.launcher.gpu_ids),
-        "runner": {
-            "version": __version__,
-            "pid": os.getpid(),
-            "create_time": psutil.Process().create_time(),
-            "host": os.uname().nodename,
-            "boot_id": machine.boot_id(),
-            "started_monotonic": time.monotonic(),
-        },
+        "runner": {**this_process(), "started_monotonic": time.monotonic()},
         "world_size": plan.world_size(config),
         "global_batch_size": plan.global_batch_size(config),
         "micro_batch_size": config.train.micro_batch_size,

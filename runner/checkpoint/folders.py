@@ -56,21 +56,11 @@ def newest(run_dir: Path, checksums: bool) -> Checkpoint | None:
     return next((item for item in checkpoints(run_dir) if item.damage(checksums) is None), None)
 
 
-def set_damaged_aside(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint, after renaming the damaged ones that are newer, so that nothing loads them.
-
-    Returns:
-        The checkpoint, or None; and a line for each that was set aside.
-    """
-    said = []
-    for item in checkpoints(run_dir):
-        wrong = item.damage()
-        if wrong is None:
-            return item, said
-        aside = _free_name(item.path.with_name(DAMAGED + item.path.name))
-        os.replace(item.path, aside)
-        said.append(f"checkpoint {item.path.name} is damaged ({wrong}); it was set aside as {aside.name}")
-    return None, said
+def set_aside(checkpoint: Checkpoint, wrong: str) -> str:
+    """Rename a damaged checkpoint, so that nothing loads it; returns a line that says so."""
+    aside = _free_name(checkpoint.path.with_name(DAMAGED + checkpoint.path.name))
+    os.replace(checkpoint.path, aside)
+    return f"checkpoint {checkpoint.path.name} is damaged ({wrong}); it was set aside as {aside.name}"
 
 
 def _free_name(path: Path) -> Path:

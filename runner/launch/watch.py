@@ -77,7 +77,7 @@ class Watch:
         self._began = self._progressed = time.monotonic()
         self._last: dict[int, Any] = {}
         self._told = False
-        self._read = 0
+        self._read = _size(run_dir / rundir.LOGS / "rank_0.log")  # what an earlier attempt said is not said again
         self._progress = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}"), console=console, transient=True, disable=not console.is_terminal)
         self._task = self._progress.add_task("starting", total=None, loss="")
 
@@ -154,6 +154,13 @@ class Watch:
             with contextlib.suppress(OSError, KeyError):
                 os.kill(beat["pid"], signal.SIGUSR2)
         time.sleep(STACKS_SECONDS)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def console() -> Console:

@@ -1,0 +1,233 @@
+"""Go on with an interrupted run: what stands in its way, from which checkpoint, and then the same way as the first time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from runner import plan, render, rundir
+from runner.checkpoint import compatibility, folders
+from runner.checkpoint.conversion import convert
+from runner.checkpoint.folders import Checkpoint
+from runner.compose.changes import with_changes
+from runner.errors import Problem, RequestError
+from runner.execution import Request, typed_command
+from runner.preflight.assets import check_assets
+from runner.preflight.check import Checked, known_total_steps, stop_on_errors
+from runner.preflight.data import check_data
+from runner.recipe import load_recipe
+from runner.record import FILE, Record, now, write_atomically
+from runner.report.liveness import runner_liveness
+from runner.schema import RunConfig
+from runner.train.progress import read_heartbeats
+
+RECENT_SECONDS = 120.0  # a sign of life on another machine younger than this means that the run goes on there
+SURVIVORS_SECONDS = 10.0
+
+
+@dataclass
+class Found:
+    """An interrupted run as it lies on disk, with the changes asked for.
+
+    Attributes:
+        chosen: the newest whole checkpoint; None: from the start.
+        damaged: newer ones, and what is wrong with them.
+    """
+
+    run_dir: Path
+    record: Record
+    config: RunConfig
+    changes: dict[str, Any]
+    chosen: Checkpoint | None
+    damaged: list[tuple[Checkpoint, str]]
+    notices: list[Problem]
+
+
+def open_run(run_dir: Path) -> Record:
+    """The record of a run that may be resumed.
+
+    Raises:
+        RequestError: no run, a run that is completed, or one that still goes on.
+    """
+    name = str(run_dir)
+    if not (run_dir / FILE).is_file():
+        raise RequestError(Problem("RUN_DIR", name, "there is no record.json in it", "give the folder of a run"))
+    try:
+        record = Record.read(run_dir)
+        status = record.data["status"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise RequestError(Problem("RUN_DIR", name, "its record.json cannot be read", "start a new run")) from None
+    if status == "completed":
+        raise RequestError(Problem("RUN_DIR", name, "this run is completed, nothing is left to do", "start a new run"))
+    if status == "running":
+        _refuse_living(run_dir, record)
+    return record
+
+
+def _refuse_living(run_dir: Path, record: Record) -> None:
+    runner = record.data.get("runner", {})
+    alive = runner_liveness(runner)
+    if alive == "alive":
+        raise RequestError(Problem("RUN_DIR", run_dir, f"this run is still going on (process {runner.get('pid')})", "wait for its end, or end it with Ctrl-C or SIGTERM"))
+    if alive == "unknown":
+        ages = [time.time() - path.stat().st_mtime for path in (run_dir / "heartbeat").glob("*")]
+        if ages and min(ages) < RECENT_SECONDS:
+            raise RequestError(Problem("RUN_DIR", run_dir, f"this run gave a sign of life {min(ages):.0f} s ago on {runner.get('host')}", f"if it has ended there, try again in {RECENT_SECONDS:.0f} s"))
+
+
+def find(run_dir: Path, record: Record, arguments: list[str]) -> Found:
+    """Look at the configuration, the changes and the checkpoints; nothing is written yet.
+
+    Raises:
+        RequestError: with everything that stands in the way.
+    """
+    before = _config_of(run_dir)
+    after, typed = with_changes(before, arguments)
+    chosen, damaged = _assess(run_dir)
+    rows = record.data.get("data", {}).get("train", {}).get("rows") or before.dataset.rows.get("train")
+    problems = [] if chosen is None else compatibility.check_checkpoint(after, chosen.manifest)
+    problems += compatibility.keep_global_batch(before, after, typed)
+    problems += compatibility.check_changes(before, after, rows, chosen.step if chosen else 0)
+    problems += check_assets(after) + [problem for problem in check_data(after, load_recipe(after)) if problem.severity == "error"]
+    stop_on_errors(problems)
+    return Found(run_dir, record, after, compatibility.changed(before, after), chosen, damaged, problems)
+
+
+def _config_of(run_dir: Path) -> RunConfig:
+    try:
+        return rundir.read_config(run_dir)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise RequestError(Problem("RUN_DIR", run_dir, f"its config.yaml cannot be read ({str(error).splitlines()[0]})", "start a new run")) from None
+
+
+def _assess(run_dir: Path) -> tuple[Checkpoint | None, list[tuple[Checkpoint, str]]]:
+    damaged = []
+    for item in folders.checkpoints(run_dir):
+        wrong = item.damage()
+        if wrong is None:
+            return item, damaged
+        damaged.append((item, wrong))
+    return None, damaged
+
+
+def prepare(found: Found, arguments: list[str], started_monotonic: float, say: Callable[[str], None]) -> Request:
+    """Make the folder ready for another attempt; returns what `run_attempt` needs."""
+    run_dir, config = found.run_dir, found.config
+    _wait_for_survivors(run_dir, say)
+    _tidy(found, say)
+    if found.chosen is not None and compatibility.needs_conversion(config, found.chosen.manifest):
+        say(f"converting {found.chosen.path.name} from {found.chosen.manifest.world_size} to {plan.world_size(config)} ranks")
+        convert(found.chosen, run_dir / rundir.LOGS / "conversion.log")
+    recipe = load_recipe(config)
+    total = _total_steps(found)
+    _render_anew(run_dir, config)
+    _open_attempt(found, arguments, started_monotonic)
+    own_json = _deepspeed_json(run_dir) if config.launcher.config_file else None
+    return Request(Checked(config, run_dir, recipe, found.notices, own_json, total), arguments, started_monotonic)
+
+
+def _total_steps(found: Found) -> int | None:
+    planned = found.record.data.get("planned_optimizer_steps")
+    rows = found.record.data.get("data", {}).get("train", {}).get("rows")
+    if planned and rows:
+        return plan.total_steps(rows, found.config)
+    return known_total_steps(found.config, load_recipe(found.config))
+
+
+def _wait_for_survivors(run_dir: Path, say: Callable[[str], None]) -> None:
+    """Ranks of a runner that was killed end by themselves; say so when they do not at once, refuse when they never do."""
+    until, told = time.monotonic() + SURVIVORS_SECONDS, False
+    while survivors := _survivors(run_dir):
+        if not told:
+            say(f"processes of the last attempt are still ending: {', '.join(map(str, survivors))}")
+            told = True
+        if time.monotonic() > until:
+            raise RequestError(Problem("RUN_DIR", run_dir, f"processes of the last attempt are still there: {', '.join(map(str, survivors))}", f"end them with kill -9 {' '.join(map(str, survivors))}"))
+        time.sleep(0.1)
+
+
+def _survivors(run_dir: Path) -> list[int]:
+    """Process ids in the heartbeats that still belong to ranks: alive, and started before the heartbeat's last word."""
+    import psutil
+
+    found = []
+    for rank, beat in read_heartbeats(run_dir).items():
+        with contextlib.suppress(psutil.Error, OSError, KeyError):
+            process = psutil.Process(beat["pid"])
+            spoke = (run_dir / "heartbeat" / f"rank_{rank}.json").stat().st_mtime
+            if process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= spoke + 1:
+                found.append(process.pid)
+    return found
+
+
+def _tidy(found: Found, say: Callable[[str], None]) -> None:
+    """Remove what the last attempt left, set damaged checkpoints aside, and say where the run goes on."""
+    rundir.clear_requests(found.run_dir)
+    for name in ("heartbeat", "errors"):
+        shutil.rmtree(found.run_dir / name, ignore_errors=True)
+    folders.remove_torn(found.run_dir)
+    folders.remove_converted(found.run_dir)
+    for item, wrong in found.damaged:
+        say(folders.set_aside(item, wrong))
+    if found.chosen is None:
+        say("there is no checkpoint: the run begins again from its start")
+    else:
+        say(f"going on from {found.chosen.path.name}")
+
+
+def _render_anew(run_dir: Path, config: RunConfig) -> None:
+    """The files of the run, for the changes and for where the folder lies now. A DeepSpeed JSON keeps what it says but the batch."""
+    rundir.write_config(run_dir, config)
+    write_atomically(run_dir / rundir.ACCELERATE_FILE, yaml.safe_dump(render.accelerate_config(config, run_dir), allow_unicode=True))
+    write_atomically(run_dir / rundir.COMMAND_FILE, render.by_hand_command(config, run_dir) + "\n")
+    content = _deepspeed_json(run_dir)
+    if content is not None:
+        content["train_micro_batch_size_per_gpu"] = config.train.micro_batch_size
+        content["gradient_accumulation_steps"] = config.train.gradient_accumulation_steps
+        content["train_batch_size"] = plan.global_batch_size(config)
+        write_atomically(run_dir / rundir.DEEPSPEED_FILE, json.dumps(content, indent=2) + "\n")
+
+
+def _deepspeed_json(run_dir: Path) -> dict[str, Any] | None:
+    path = run_dir / rundir.DEEPSPEED_FILE
+    if not path.exists():
+        return None
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def _open_attempt(found: Found, arguments: list[str], started_monotonic: float) -> None:
+    """The same record, with one attempt more; an attempt whose runner was killed is closed first."""
+    record, data = found.record, found.record.data
+    _close_killed(found.run_dir, data)
+    failure = data.pop("failure", None)
+    if failure is not None:
+        data["attempts"][-1]["failure"] = failure
+    data.setdefault("runner", {}).update(rundir.this_process(), started_monotonic=started_monotonic)
+    attempt = {"started_at": now(), "status": "running", "command": typed_command(), "changes": found.changes, "resumed_from_step": found.chosen.step if found.chosen else 0}
+    data["attempts"].append(attempt)
+    data.update(status="running", reason=None, ended_at=None, config=found.config.model_dump(mode="json"), world_size=plan.world_size(found.config))
+    data.update(micro_batch_size=found.config.train.micro_batch_size, gradient_accumulation_steps=found.config.train.gradient_accumulation_steps)
+    if found.chosen is None:
+        data.update(epochs=[], metrics={}, optimizer_steps=0, phases={})
+    record.write()
+
+
+def _close_killed(run_dir: Path, data: dict[str, Any]) -> None:
+    """An attempt that never said how it ended: its runner was killed. Its length is not known exactly; up to its last write it is."""
+    attempts = data.setdefault("attempts", [])
+    if not attempts or attempts[-1].get("status") != "running":
+        return
+    ended = (run_dir / FILE).stat().st_mtime
+    seconds = sum(data.get("phases", {}).values()) - sum(attempt.get("wall_seconds") or 0.0 for attempt in attempts[:-1])
+    text = datetime.fromtimestamp(ended, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    attempts[-1].update(status="failed", reason="the runner was killed", ended_at=text, wall_seconds=max(0.0, seconds))

@@ -1,0 +1,45 @@
+"""`python -m runner resume RUN_DIR [overrides]`: go on with an interrupted run, in its folder and its record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner import rundir
+from runner.errors import EXIT_COMPLETED, Problem, RequestError
+from runner.execution import run_attempt
+from runner.launch.hosts import needs_no_hub
+from runner.launch.local import Host
+from runner.launch.watch import console as terminal
+from runner.launch.watch import stopping
+from runner.resume import find, open_run, prepare
+from runner.verbs.run import announce, conclude
+
+USAGE = """usage: python -m runner resume RUN_DIR [KEY=VALUE ...]
+
+Go on with an interrupted run from its newest whole checkpoint, in the same folder and the same record.
+What may be changed: docs/reliability.md."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check what stands in the way, launch, and print the result; returns the exit status."""
+    started = time.monotonic()
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return EXIT_COMPLETED
+    if not arguments or "=" in arguments[0] and not Path(arguments[0]).is_dir():
+        raise RequestError(Problem("RUN_DIR", arguments[0] if arguments else None, "the folder of the run comes first", "type python -m runner resume RUN_DIR [KEY=VALUE ...]"))
+    run_dir, overrides = Path(arguments[0]).expanduser().absolute(), list(arguments[1:])
+    console = terminal()
+    record = open_run(run_dir)
+    with rundir.held(run_dir), stopping() as stop:
+        found = find(run_dir, record, overrides)
+        request = prepare(found, overrides, started, lambda line: console.print(line, highlight=False, markup=False))
+        host = Host(found.config, offline=needs_no_hub(found.config))
+        try:
+            announce(request.checked, console)
+            ended = run_attempt(request, host, stop, console)
+        finally:
+            host.close()
+    return conclude(ended, request.checked, console)
