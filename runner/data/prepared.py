@@ -116,7 +116,6 @@ def _fingerprint(recipe: Recipe, tokenizer: Any, rows: str, limit: int | None) -
         "options": recipe.options.model_dump(mode="json"),
         "columns": recipe.config.dataset.columns,
         "labels": recipe.config.dataset.label_names,
-        "positions": recipe.config.model.config.get("max_position_embeddings"),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -133,6 +132,8 @@ def _write(folder: Path, recipe: Recipe, tokenizer: Any, rows: Iterator[Row]) ->
             columns = {name: [row.get(name) for row in block] for name in {name for row in block for name in row}}
             features = recipe.features(columns, tokenizer)
             table = pa.table(features)
+            if not table.num_rows:
+                continue  # too few tokens for a block yet; an empty table has no types
             if writer is None:
                 schema = _with_open_nulls(table.schema)
                 writer = pa.ipc.new_file(str(partial / "features.arrow"), schema)

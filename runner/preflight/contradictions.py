@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from runner import plan
 from runner.errors import Problem
+from runner.positions import architecture_facts, position_limit
 from runner.recipe import Recipe
 from runner.schema import RunConfig
 
 
 def contradictions(config: RunConfig, recipe: Recipe) -> list[Problem]:
     """All pairs of choices that cannot hold together."""
-    return [*_zero_and_offload(config), *_family(config), *_positions(config, recipe), *_schedule(config)]
+    return [*_zero_and_offload(config), *_family(config), *_positions(config, recipe), *_schedule(config, recipe)]
 
 
 def _zero_and_offload(config: RunConfig) -> list[Problem]:
@@ -42,13 +43,13 @@ def _family(config: RunConfig) -> list[Problem]:
 
 
 def _positions(config: RunConfig, recipe: Recipe) -> list[Problem]:
-    limit = config.model.config.get("max_position_embeddings") or config.model.config.get("n_positions")
+    limit = position_limit(architecture_facts(config.model))
     return recipe.length_problems(limit) if limit else []
 
 
-def _schedule(config: RunConfig) -> list[Problem]:
+def _schedule(config: RunConfig, recipe: Recipe) -> list[Problem]:
     rows = config.dataset.rows.get("train")
-    if config.mode != "train" or not rows:
+    if config.mode != "train" or not rows or not recipe.keeps_rows:
         return []
     total = plan.total_steps(rows, config)
     if config.scheduler.warmup_steps <= total or not config.scheduler.warmup_steps:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import places
+from runner.positions import position_limit
 from runner.recipe import Recipe
 from runner.schema import ModelConfig, RunConfig
 
@@ -59,13 +60,17 @@ def architecture(config: RunConfig, overrides: dict[str, Any]) -> Any:
     return AutoConfig.from_pretrained(source, revision=_revision(model, source), trust_remote_code=model.trust_remote_code, **overrides)
 
 
-def build_model(recipe: Recipe) -> tuple[Any, list[str]]:
-    """The model with fp32 weights on the CPU, and notes on weights that were not loaded.
+def build_model(recipe: Recipe, tokenizer: Any = None) -> tuple[Any, list[str]]:
+    """The whole model with fp32 weights on the CPU, and notes on weights that were not loaded.
 
-    The seed is set first, so that new weights are equal on every rank and for every launcher.
+    The seed is set first, so that new weights are equal on every rank and for every launcher. It is built
+    before ZeRO-3 partitions it, so shapes and initial weights are the model's own at every stage.
+
+    Args:
+        tokenizer: with more tokens than the model's vocabulary, the embeddings grow.
 
     Raises:
-        AssetError: when more than the task's head differs from the weights.
+        AssetError: when more than the task's head differs from the weights, or a length does not fit the positions.
     """
     import torch
     import transformers
@@ -73,12 +78,14 @@ def build_model(recipe: Recipe) -> tuple[Any, list[str]]:
     config = recipe.config
     model_class = getattr(transformers, recipe.auto_class)
     settings = architecture(config, recipe.model_overrides())
+    _check_positions(recipe, settings)
     with _whole_model(config):
         torch.manual_seed(config.train.seed)
         if config.model.init == "random":
             model, notes = model_class.from_config(settings, trust_remote_code=config.model.trust_remote_code), []
         else:
             model, notes = _pretrained(config.model, model_class, settings)
+        notes += _fit_vocabulary(model, tokenizer)
     if config.train.gradient_checkpointing:
         # The re-entrant form breaks DeBERTa's relative attention.
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -104,6 +111,23 @@ def _whole_model(config: RunConfig) -> Iterator[None]:
         yield
     finally:
         integration._hf_deepspeed_config_weak_ref = known
+
+
+def _check_positions(recipe: Recipe, settings: Any) -> None:
+    """The check made before launch, again on the model's real configuration: a hub model's is known only now."""
+    limit = position_limit(settings.to_dict())
+    problems = recipe.length_problems(limit) if limit else []
+    if problems:
+        raise AssetError("; ".join(problem.line() for problem in problems))
+
+
+def _fit_vocabulary(model: Any, tokenizer: Any) -> list[str]:
+    """Grow the embeddings where the tokenizer has more tokens than the model's configuration says."""
+    known = getattr(model.config.get_text_config(), "vocab_size", None)
+    if tokenizer is None or known is None or len(tokenizer) <= known:
+        return []
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    return [f"the tokenizer has {len(tokenizer):,} tokens, the model {known:,}: the embeddings were enlarged, the added rows have new random values"]
 
 
 def _pretrained(model: ModelConfig, model_class: Any, settings: Any) -> tuple[Any, list[str]]:

@@ -24,4 +24,7 @@ def prepare_data(run_dir: Path) -> dict[str, Any]:
         splits = {name: prepare_split(recipe, tokenizer, name) for name in ("train", "validation", "test")}
     except Exception as error:  # noqa: BLE001 - it is reported as the run's reason
         return {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+    empty = [f"dataset.{name}: this split gives no row for the model ({'; '.join(split.notes)})" for name, split in splits.items() if split is not None and not len(split)]
+    if empty:
+        return {"status": "failed", "error": "; ".join(empty)}
     return {"status": "completed", "rows": {name: len(split) for name, split in splits.items() if split is not None}}
