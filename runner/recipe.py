@@ -127,10 +127,16 @@ def parse_options(recipe: type[Recipe], task: dict[str, Any]) -> Options:
     try:
         return recipe.Options.model_validate(task)
     except ValidationError as error:
-        known = ", ".join(recipe.Options.model_fields) or "no keys"
-        raise RequestError(
-            [Problem("task." + ".".join(map(str, item["loc"])), item["input"], item["msg"][0].lower() + item["msg"][1:], f"this recipe has {known}") for item in error.errors()]
-        ) from None
+        raise RequestError([_option_problem(recipe, item["type"], item["loc"], item["input"], item["msg"]) for item in error.errors()]) from None
+
+
+def _option_problem(recipe: type[Recipe], kind: str, location: tuple[int | str, ...], value: object, message: str) -> Problem:
+    key = "task." + ".".join(map(str, location))
+    if kind == "extra_forbidden":
+        return Problem(key, value, "this recipe reads no such key", f"it has {', '.join(recipe.Options.model_fields) or 'none'}")
+    reason = message.removeprefix("Value error, ")
+    field = recipe.Options.model_fields.get(str(location[0])) if location else None
+    return Problem(key, value, reason[0].lower() + reason[1:], f"for example {key}={field.default}" if field is not None else "")
 
 
 def load_recipe(config: RunConfig) -> Recipe:

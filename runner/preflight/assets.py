@@ -16,6 +16,7 @@ from runner.errors import Problem
 from runner.schema import RunConfig
 
 Kind = Literal["model", "dataset"]
+BUNDLED = {"encoder": ("deberta_tiny", "paraphrase_sample"), "seq2seq": ("blenderbot_tiny", "dialogue_sample"), "causal_lm": ("gpt2_tiny", "stories_sample")}
 
 
 @dataclass(frozen=True)
@@ -133,11 +134,12 @@ def hub_reachable(timeout_seconds: float = 3.0) -> bool:
 def _not_to_be_had(config: RunConfig, asset: Asset) -> Problem:
     state = "offline mode is on" if offline_asked_for() else "the hub cannot be reached"
     where = f"{asset.role} {asset.name}: not in {hub_cache(config)}, and {state}"
+    model, sample = BUNDLED.get(config.model.family, BUNDLED["encoder"])
     download = f"hf download {asset.name}" + (" --repo-type dataset" if asset.kind == "dataset" else "")
     if asset.role == "weights":
         mend = f"set model.path=DIR, or run `{download}` where there is a network, or set model.init=random"
     elif asset.role == "tokenizer":
-        mend = f"set model.tokenizer=DIR (bundled:deberta_tiny is at hand), or run `{download}` where there is a network, or use model=deberta_tiny"
+        mend = f"set model.tokenizer=DIR (bundled:{model} is at hand), or run `{download}` where there is a network, or use model={model}"
     else:
-        mend = f"use dataset=files dataset.train=FILE dataset.validation=FILE, or run `{download}` where there is a network, or use dataset=paraphrase_sample (generated rows)"
+        mend = f"use dataset=files dataset.train=FILE dataset.validation=FILE, or run `{download}` where there is a network, or use dataset={sample} (generated rows)"
     return Problem(asset.key, asset.name, where, mend)

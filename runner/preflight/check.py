@@ -10,8 +10,8 @@ from runner import plan
 from runner.compose import Composed
 from runner.deepspeed_json import adopt, fill
 from runner.errors import Problem, RequestError
-from runner.preflight.assets import check_assets
-from runner.preflight.contradictions import contradictions
+from runner.preflight.assets import check_assets, hf_home
+from runner.preflight.contradictions import contradictions, wrong_family
 from runner.preflight.data import check_data
 from runner.preflight.idle import idle_keys
 from runner.preflight.places import check_places
@@ -52,17 +52,25 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     json_file, found = adopt(composed.config, composed.explicit)
     config, problems = resolve_machine(composed.config)
     problems = found + problems
+    # First: a model of another family brings options and columns that this recipe cannot know.
+    stop_on_errors(problems + wrong_family(config))
     recipe = load_recipe(config)
     problems += contradictions(config, recipe) + idle_keys(config)
     data = check_data(config, recipe)
     problems += data
     if starting:
-        problems += check_assets(config) + check_places(config, composed.run_dir)
+        problems += check_assets(config) + check_places(config, composed.run_dir) + ignored_files()
     total = known_total_steps(config, recipe)
     problems += resolve_owners(config, total is not None)
     stop_on_errors(problems)
     filled = fill(json_file, config, total) if json_file is not None else None
     return Checked(config, composed.run_dir, recipe, problems, filled, total)
+
+
+def ignored_files() -> list[Problem]:
+    """accelerate's default configuration in the user's home: named, so that nobody wonders whether it counts."""
+    path = hf_home() / "accelerate" / "default_config.yaml"
+    return [Problem("ignored", None, f"{path} (accelerate's default configuration has no say here)", "", "notice")] if path.exists() else []
 
 
 def known_total_steps(config: RunConfig, recipe: Recipe) -> int | None:

@@ -11,7 +11,7 @@ from runner.schema import RunConfig
 
 def contradictions(config: RunConfig, recipe: Recipe) -> list[Problem]:
     """All pairs of choices that cannot hold together."""
-    return [*_zero_and_offload(config), *_family(config), *_positions(config, recipe), *_schedule(config, recipe)]
+    return [*_zero_and_offload(config), *_positions(config, recipe), *_schedule(config, recipe)]
 
 
 def _zero_and_offload(config: RunConfig) -> list[Problem]:
@@ -32,7 +32,8 @@ def _zero_and_offload(config: RunConfig) -> list[Problem]:
     return problems
 
 
-def _family(config: RunConfig) -> list[Problem]:
+def wrong_family(config: RunConfig) -> list[Problem]:
+    """A model that the recipe cannot train, with the recipes that can."""
     if config.model.family in config.recipe.families:
         return []
     from runner.catalogue import recipes_for
