@@ -122,7 +122,6 @@ def _assess(run_dir: Path) -> tuple[Checkpoint | None, list[tuple[Checkpoint, st
 def prepare(found: Found, arguments: list[str], started_monotonic: float, say: Callable[[str], None]) -> Request:
     """Make the folder ready for another attempt; returns what `run_attempt` needs."""
     run_dir, config = found.run_dir, found.config
-    _wait_for_survivors(run_dir, say)
     _tidy(found, say)
     if found.chosen is not None and compatibility.needs_conversion(config, found.chosen.manifest):
         say(f"converting {found.chosen.path.name} from {found.chosen.manifest.world_size} to {plan.world_size(config)} ranks")
@@ -143,7 +142,7 @@ def _total_steps(found: Found) -> int | None:
     return known_total_steps(found.config, load_recipe(found.config))
 
 
-def _wait_for_survivors(run_dir: Path, say: Callable[[str], None]) -> None:
+def wait_for_survivors(run_dir: Path, say: Callable[[str], None]) -> None:
     """Ranks of a runner that was killed end by themselves; say so when they do not at once, refuse when they never do."""
     until, told = time.monotonic() + SURVIVORS_SECONDS, False
     while survivors := _survivors(run_dir):

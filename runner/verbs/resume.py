@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from runner import rundir
@@ -13,7 +14,7 @@ from runner.launch.hosts import needs_no_hub
 from runner.launch.local import Host
 from runner.launch.watch import console as terminal
 from runner.launch.watch import stopping
-from runner.resume import find, open_run, prepare
+from runner.resume import find, open_run, prepare, wait_for_survivors
 from runner.verbs.run import announce, conclude
 
 USAGE = """usage: python -m runner resume RUN_DIR [KEY=VALUE ...]
@@ -32,10 +33,12 @@ def main(arguments: Sequence[str]) -> int:
         raise RequestError(Problem("RUN_DIR", arguments[0] if arguments else None, "the folder of the run comes first", "type python -m runner resume RUN_DIR [KEY=VALUE ...]"))
     run_dir, overrides = Path(arguments[0]).expanduser().absolute(), list(arguments[1:])
     console = terminal()
+    say = partial(console.print, highlight=False, markup=False)
     record = open_run(run_dir)
     with rundir.held(run_dir), stopping() as stop:
+        wait_for_survivors(run_dir, say)
         found = find(run_dir, record, overrides)
-        request = prepare(found, overrides, started, lambda line: console.print(line, highlight=False, markup=False))
+        request = prepare(found, overrides, started, say)
         host = Host(found.config, offline=needs_no_hub(found.config))
         try:
             announce(request.checked, console)
