@@ -16,6 +16,7 @@ from runner import plan, render, rundir
 from runner.deepspeed_json import fill
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUT_OF_MEMORY, EXIT_PREEMPTED
 from runner.launch.local import Host, HostDied
+from runner.launch.memory_advice import memory_advice
 from runner.launch.outcome import Failure, first_failure
 from runner.launch.watch import Interrupted, Standstill, Stopping, Watch
 from runner.preflight import Checked
@@ -126,7 +127,8 @@ def _close(run_dir: Path, status: str, failure: Failure | None) -> Ended:
         reason = f"asked to stop after optimizer step {record.data.get('optimizer_steps', 0)}"
     record.data.setdefault("artifacts", {})["logs"] = "logs"
     if failure is not None:
-        record.data["failure"] = {"rank": failure.rank, "log": str(failure.log), "out_of_memory": failure.out_of_memory}
+        told = {"rank": failure.rank, "log": str(failure.log), "out_of_memory": failure.out_of_memory, **failure.facts}
+        record.data["failure"] = told | ({"advice": memory_advice(rundir.read_config(run_dir), told)} if failure.out_of_memory else {})
     record.end_attempt("failed" if status == "interrupted" else status, reason)
     rundir.clear_requests(run_dir)
     shutil.rmtree(run_dir / "heartbeat", ignore_errors=True)

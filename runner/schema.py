@@ -102,7 +102,7 @@ class TrainConfig(Section):
     seed: Int = Field(42, ge=0, le=2**32 - 1, description="Seed of initialisation, dropout and data order.")
     gradient_checkpointing: bool = Field(False, description="Recompute activations in the backward pass: less memory, more time.")
     log_every: Int = Field(10, ge=1, description="Optimizer steps between two lines of metrics.jsonl.")
-    batching: Literal["random", "similar_length"] = Field("similar_length", description="random: shuffled rows; similar_length: shuffled batches of rows of similar length.")
+    batching: Literal["random", "similar_length", "longest_first"] = Field("similar_length", description="random: shuffled rows; similar_length: shuffled batches of rows of similar length; longest_first: the most memory first, for trials of `fit`, which also evaluate the longest batch only.")
     evaluate_every_epoch: bool = Field(True, description="Evaluate after every epoch; false: only after the last.")
     warmup_steps_not_timed: Int = Field(3, ge=0, description="First optimizer steps left out of step_seconds_p50 and p95.")
     dataloader_workers: Int = Field(0, ge=0, description="Worker processes that collate batches, per rank; 0 collates in the rank.")

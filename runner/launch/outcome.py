@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from runner import rundir
 from runner.launch.rank import ERRORS
 
+FACTS = ("phase", "device", "peak_bytes", "capacity_bytes")
 AFTERMATH = ("connection closed by peer", "connection reset by peer", "broken pipe", "socket closed", "read: connection", "timed out waiting", "gloo", "nccl")
 
 
@@ -23,12 +24,14 @@ class Failure:
         message: its error in one sentence.
         log: the file with the whole story.
         out_of_memory: whether memory ran out.
+        facts: what the rank knew besides: phase, device, peak_bytes, capacity_bytes.
     """
 
     rank: int | None
     message: str
     log: Path
     out_of_memory: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def first_failure(run_dir: Path, outcome: dict[str, Any]) -> Failure:
@@ -75,7 +78,7 @@ def _from_error(run_dir: Path, error: dict[str, Any]) -> Failure:
     lines = [line.strip() for line in error["message"].splitlines() if line.strip()]
     text = f"{error['type']}: {lines[0]}" if lines else error["type"]
     rank = error["rank"]
-    return Failure(rank, f"rank {rank}: {text[:500]}", log_of(run_dir, rank), error["out_of_memory"])
+    return Failure(rank, f"rank {rank}: {text[:500]}", log_of(run_dir, rank), error["out_of_memory"], {key: error[key] for key in FACTS if key in error})
 
 
 def _without_rank(outcome: dict[str, Any]) -> str:

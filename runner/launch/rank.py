@@ -62,6 +62,7 @@ def _keep_error(run_dir: Path, rank: int, error: BaseException) -> None:
         "type": type(error).__name__,
         "message": str(error),
         "out_of_memory": is_out_of_memory(error),
+        **getattr(error, "facts", {}),
     }
     write_atomically(run_dir / ERRORS / f"rank_{rank}.json", json.dumps(content))
 

@@ -20,7 +20,7 @@ from runner.sweep.history import Earlier, earlier_cells, folder_of_sweep, free_f
 from runner.sweep.identity import sweep_id
 from runner.sweep.jobs import LARGEST, Job, jobs_of
 from runner.sweep.table import Row
-from runner.sweep.turns import turn
+from runner.launch.turns import turn
 from runner.sweep.wrong import reason_of, write_failed_record
 
 

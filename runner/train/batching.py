@@ -29,14 +29,17 @@ class MicroBatch:
 
 
 def epoch_order(lengths: np.ndarray, seed: int, epoch: int, per_step: int, batching: str) -> list[np.ndarray]:
-    """Rows of each step (one micro batch of every rank), in order; the last step holds the remainder.
+    """Rows of each optimizer step, in order; the last step holds the remainder.
 
     Args:
         lengths: tokens per row, shape (rows,).
-        per_step: rows a full step takes: micro batch × ranks.
+        per_step: rows a full step takes: micro batch × accumulation × ranks.
         batching: `random`, or `similar_length`: rows are shuffled, sorted by length within pools of
-            POOL steps, cut into steps, and the full steps shuffled.
+            POOL steps, cut into steps, and the full steps shuffled; `longest_first`: by length alone.
     """
+    if batching == "longest_first":
+        order = _longest_first(np.arange(len(lengths)), lengths)
+        return [order[start : start + per_step] for start in range(0, len(order), per_step)]
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(len(lengths))
     if batching == "similar_length":
@@ -64,11 +67,6 @@ def deal(rows: np.ndarray, world_size: int) -> list[MicroBatch]:
         raise ValueError("a step without rows")
     dealt = [rows[rank::world_size].tolist() for rank in range(world_size)]
     return [MicroBatch(own) if own else MicroBatch([int(rows[0])], counted=False) for own in dealt]
-
-
-def windows(steps: list[np.ndarray], accumulation: int) -> list[list[np.ndarray]]:
-    """Steps grouped into optimizer steps; the last group may hold fewer."""
-    return [steps[start : start + accumulation] for start in range(0, len(steps), accumulation)]
 
 
 def evaluation_batches(lengths: np.ndarray, micro_batch_size: int, rank: int, world_size: int) -> list[MicroBatch]:

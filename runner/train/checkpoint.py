@@ -219,7 +219,7 @@ class Checkpoints:
         """What the position in the data refers to."""
         if self._data_facts is None:
             train = self._run.config.train
-            order = epoch_order(self._run.train_split.lengths, train.seed, 0, layout[0], train.batching)
+            order = epoch_order(self._run.train_split.lengths, train.seed, 0, layout[0] * layout[1], train.batching)
             self._data_facts = {"rows": len(self._run.train_split), "order": order_hash(order)}
         return self._data_facts
 

@@ -11,7 +11,7 @@ import torch
 
 from runner.data.prepared import PreparedSplit
 from runner.record import write_atomically
-from runner.train.batching import evaluation_batches
+from runner.train.batching import MicroBatch, evaluation_batches
 from runner.train.progress import Heartbeat
 from runner.train.ranks import gather_objects
 
@@ -42,21 +42,39 @@ def evaluate(run: Any, split: PreparedSplit, name: str, heartbeat: Heartbeat) ->
     """
     accelerator, config = run.accelerator, run.config
     batches = evaluation_batches(split.lengths, config.train.eval_micro_batch_size, accelerator.process_index, accelerator.num_processes)
-    synced = config.launcher.name == "deepspeed" and config.zero.stage == 3 and accelerator.num_processes > 1
     model = run.prepared.model
     model.eval()
     own: list[tuple[int, Any]] = []
     with torch.no_grad():
         for index, batch in enumerate(batches):
             heartbeat.beat(phase=f"evaluating {name}", done=index, of=len(batches))
-            tensors = run.to_device(run.recipe.collate(split.rows(batch.rows), run.tokenizer))
-            predicted = run.recipe.predict(model, tensors, run.tokenizer, synced)
+            predicted = _predict(run, split, batch)
             if batch.counted:
                 own += zip(batch.rows, predicted, strict=True)
     model.train()
     everyone = gather_objects(accelerator, own)
     result = _score(run, split, name, everyone) if accelerator.is_main_process else None
     return next(item for item in gather_objects(accelerator, result) if item is not None)
+
+
+def _predict(run: Any, split: PreparedSplit, batch: MicroBatch) -> list[Any]:
+    """Predictions of one micro batch."""
+    config = run.config
+    synced = config.launcher.name == "deepspeed" and config.zero.stage == 3 and run.accelerator.num_processes > 1
+    tensors = run.to_device(run.recipe.collate(split.rows(batch.rows), run.tokenizer))
+    predictions: list[Any] = run.recipe.predict(run.prepared.model, tensors, run.tokenizer, synced)
+    return predictions
+
+
+def try_longest_batch(run: Any, split: PreparedSplit, name: str) -> None:
+    """Predict the batch that needs most memory and forget the result: what cannot be evaluated fails now, not after hours."""
+    batch = evaluation_batches(split.lengths, run.config.train.eval_micro_batch_size, run.accelerator.process_index, run.accelerator.num_processes)[0]
+    run.heartbeat.beat(phase=f"trying to evaluate {name}")
+    run.prepared.model.eval()
+    with torch.no_grad():
+        _predict(run, split, batch)
+    run.prepared.model.train()
+    print(f"tried the longest evaluation batch of {name}: {len(batch.rows)} rows of up to {int(split.lengths[batch.rows].max())} tokens", flush=True)
 
 
 def _score(run: Any, split: PreparedSplit, name: str, everyone: list[list[tuple[int, Any]]]) -> Evaluation:

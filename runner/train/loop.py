@@ -17,7 +17,7 @@ from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader
 
 from runner import plan
-from runner.train.batching import MicroBatch, deal, epoch_order, order_hash, windows
+from runner.train.batching import MicroBatch, deal, epoch_order, order_hash
 from runner.train.progress import Heartbeat, MetricsLog
 from runner.train.ranks import sum_over_ranks
 
@@ -76,16 +76,13 @@ class Window:
 def plan_epoch(run: Any, epoch: int, layout: tuple[int, int]) -> list[Window]:
     """This rank's windows of an epoch, in order."""
     train, world, own = run.train_split, run.accelerator.num_processes, own_layout(run)
-    steps = epoch_order(train.lengths, run.config.train.seed, epoch, layout[0], run.config.train.batching)
-    groups = windows(steps, layout[1])
-    if layout != own:
-        groups = [_cut_anew(group, own[0]) for group in groups]
-    return [_window(run, group, world) for group in groups]
+    # Ordered by whole optimizer steps, then cut: the rows of a step do not depend on how it is accumulated.
+    steps = epoch_order(train.lengths, run.config.train.seed, epoch, layout[0] * layout[1], run.config.train.batching)
+    return [_window(run, _passes(step, own[0]), world) for step in steps]
 
 
-def _cut_anew(group: list[np.ndarray], per_pass: int) -> list[np.ndarray]:
-    """The same rows of an optimizer step, in forward passes of another size."""
-    rows = np.concatenate(group)
+def _passes(rows: np.ndarray, per_pass: int) -> list[np.ndarray]:
+    """The rows of an optimizer step, one forward pass of all ranks after the other."""
     return [rows[start : start + per_pass] for start in range(0, len(rows), per_pass)]
 
 
@@ -251,5 +248,5 @@ def total_optimizer_steps(run: Any) -> int:
 def first_order_hash(run: Any) -> str:
     """Hash of the first epoch's order, for the record."""
     train, config = run.train_split, run.config.train
-    per_step = config.micro_batch_size * run.accelerator.num_processes
+    per_step = config.micro_batch_size * config.gradient_accumulation_steps * run.accelerator.num_processes
     return order_hash(epoch_order(train.lengths, config.seed, 0, per_step, config.batching))

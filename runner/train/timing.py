@@ -31,6 +31,8 @@ class PhaseClock:
         self._synchronize, self._now = synchronize, now
         self._open: list[str] = []
         self._since = 0.0
+        self.on_entry: Callable[[str], None] = lambda name: None
+        self.failed_in: str | None = None  # innermost phase that an exception left first
 
     def read(self) -> float:
         """The clock, in seconds, after the device has caught up."""
@@ -43,7 +45,11 @@ class PhaseClock:
         self._charge()
         self._open.append(name)
         try:
+            self.on_entry(name)
             yield
+        except BaseException:
+            self.failed_in = self.failed_in or name
+            raise
         finally:
             self._charge()
             self._open.pop()

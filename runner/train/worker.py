@@ -20,7 +20,9 @@ from runner.recipe import Recipe, load_recipe
 from runner.schema import RunConfig
 from runner.train import assets, loop, observed, optimization, saving
 from runner.train.checkpoint import Checkpoints
-from runner.train.evaluation import Evaluation, evaluate
+from runner.train.device_memory import limit_memory, memory_facts
+from runner.train.evaluation import Evaluation, evaluate, try_longest_batch
+from runner.train.faults import Faults
 from runner.train.progress import Heartbeat, MetricsLog
 from runner.train.ranks import build_accelerator, check_equal_parameters, gather_objects
 from runner.train.timing import EpochTimes, PhaseClock, device_synchronizer, peak_memory_bytes
@@ -37,6 +39,7 @@ class RankRun:
     recipe: Recipe
     accelerator: Any
     heartbeat: Heartbeat
+    faults: Faults
     tokenizer: Any = None
     train_split: PreparedSplit | None = None
     evaluated: dict[str, PreparedSplit] = field(default_factory=dict)
@@ -63,6 +66,7 @@ class RankRun:
 
     def after_step(self, state: loop.LoopState) -> None:
         """Called after every optimizer step."""
+        self.faults.step = state.step + 1
         if state.step == 1 and self.record is not None:
             self.record.update(time_to_first_step_seconds=self.elapsed())
         self.checkpoints.after_step(state)
@@ -76,14 +80,19 @@ def run_rank(folder: str) -> None:
     began = time.monotonic()
     _set_threads(config)
     accelerator = build_accelerator(config)
+    clock = PhaseClock(device_synchronizer(accelerator.device.type))
     try:
         run_dir = _own_folder(run_dir, accelerator)
-        clock = PhaseClock(device_synchronizer(accelerator.device.type))
+        limit_memory(config, accelerator.device)
         clock.seconds["startup"] = began - started + (time.monotonic() - began)
         rank = accelerator.process_index
-        run = RankRun(run_dir, config, started, clock, load_recipe(config), accelerator, Heartbeat(run_dir, rank))
+        clock.on_entry = faults = Faults(rank)
+        run = RankRun(run_dir, config, started, clock, load_recipe(config), accelerator, Heartbeat(run_dir, rank), faults)
         run.heartbeat.beat(phase="starting")
         _work(run)
+    except BaseException as error:
+        error.facts = {"phase": clock.failed_in, **memory_facts(accelerator.device)}  # type: ignore[attr-defined]
+        raise
     finally:
         accelerator.end_training()  # without it about one run in ten aborts at exit
 
@@ -138,7 +147,7 @@ def _load_data(run: RankRun) -> None:
 def _load_model(run: RankRun) -> Any:
     with run.clock.phase("model_load"):
         run.heartbeat.beat(phase="loading model")
-        model, notes = assets.build_model(run.recipe)
+        model, notes = assets.build_model(run.recipe, run.tokenizer)
     run.notes += notes
     if run.accelerator.is_main_process:
         for note in run.notes:
@@ -173,6 +182,8 @@ def _train(run: RankRun, total: int) -> None:
     run.checkpoints.warn_of_small_disk()
     log = MetricsLog(run.run_dir, state.step) if run.accelerator.is_main_process else None
     run.prepared.model.train()
+    _try_evaluation(run)
+    run.faults.model, run.faults.step = run.prepared.model, state.step + 1
     run.heartbeat.beat(phase="training", step=state.step, total=total, epoch=state.epoch)
     # A checkpoint from before the evaluation of the last epoch has all its steps, but not its end.
     while state.epoch < run.config.train.epochs and (state.step < total or state.window):
@@ -190,6 +201,17 @@ def _train(run: RankRun, total: int) -> None:
     _finish(run, state)
 
 
+def is_trial(run: RankRun) -> bool:
+    """Whether this is a trial of `fit`: worst-case batches, and of an evaluation only its longest batch."""
+    return run.config.train.batching == "longest_first"
+
+
+def _try_evaluation(run: RankRun) -> None:
+    with run.clock.phase("evaluation"):
+        for name, split in run.evaluated.items():
+            try_longest_batch(run, split, name)
+
+
 def _stop(run: RankRun, state: loop.LoopState) -> None:
     """Checkpoint, and end as preempted."""
     run.checkpoints.before_stop(state)
@@ -201,8 +223,11 @@ def _stop(run: RankRun, state: loop.LoopState) -> None:
 def _end_epoch(run: RankRun, state: loop.LoopState, train_seconds: float, last: bool) -> dict[str, float]:
     """Evaluate, and put the epoch into the record; returns the metrics."""
     loss = loop.mean_loss(run, state)
+    if is_trial(run):
+        _try_evaluation(run)
     began = run.clock.read()
-    found = evaluate_split(run, "validation") if (last or run.config.train.evaluate_every_epoch) and "validation" in run.evaluated else None
+    wanted = (last or run.config.train.evaluate_every_epoch) and "validation" in run.evaluated and not is_trial(run)
+    found = evaluate_split(run, "validation") if wanted else None
     seconds = run.clock.read() - began
     peaks = gather_objects(run.accelerator, peak_memory_bytes(run.accelerator.device.type))
     metrics = found.metrics if found else {}
@@ -250,7 +275,7 @@ def evaluate_split(run: RankRun, name: str) -> Evaluation:
 
 def _finish(run: RankRun, state: loop.LoopState) -> None:
     """Test split, equality of ranks, final weights."""
-    test = evaluate_split(run, "test") if "test" in run.evaluated else None
+    test = evaluate_split(run, "test") if "test" in run.evaluated and not is_trial(run) else None
     checksums = check_equal_parameters(run.accelerator, run.accelerator.unwrap_model(run.prepared.model), "after training")
     artifacts = {"predictions": "predictions", "metrics_log": "metrics.jsonl"}
     if run.config.train.save_model:

@@ -98,6 +98,8 @@ def conclude(ended: Ended, checked: Checked, console: Console) -> int:
     reason = ended.record.data.get("reason")
     console.print(f"{ended.status}: {reason}", highlight=False, markup=False)
     if ended.failure is not None:
+        for line in ended.record.data["failure"].get("advice", []):
+            console.print(line, highlight=False, markup=False)
         console.print(f"log        {ended.failure.log}", highlight=False)
     if ended.status == "preempted":
         console.print(f"go on with python -m runner resume '{checked.run_dir}'", highlight=False)
