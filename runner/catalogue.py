@@ -9,6 +9,9 @@ import yaml
 
 from runner import places
 
+# Model and sample of each family that come with the runner and need no network.
+BUNDLED = {"encoder": ("deberta_tiny", "paraphrase_sample"), "seq2seq": ("blenderbot_tiny", "dialogue_sample"), "causal_lm": ("gpt2_tiny", "stories_sample")}
+
 
 def option_files(group: str) -> dict[str, Path]:
     """Option name → file, the runner's own and those of `./conf`."""

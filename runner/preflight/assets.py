@@ -12,11 +12,11 @@ from typing import Literal
 from urllib.parse import urlparse
 
 from runner import places
+from runner.catalogue import BUNDLED
 from runner.errors import Problem
 from runner.schema import RunConfig
 
 Kind = Literal["model", "dataset"]
-BUNDLED = {"encoder": ("deberta_tiny", "paraphrase_sample"), "seq2seq": ("blenderbot_tiny", "dialogue_sample"), "causal_lm": ("gpt2_tiny", "stories_sample")}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,120 @@
+"""A new recipe as a renamed copy of one that is there: its Python file and its YAML together."""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from runner import places
+from runner.catalogue import option_files, option_values
+from runner.errors import Problem, RequestError
+
+
+@dataclass(frozen=True)
+class Template:
+    """A recipe to copy: its name, its two files, and the model family it trains."""
+
+    name: str
+    code: Path
+    settings: Path
+    family: str
+
+
+def template(name: str) -> Template:
+    """The recipe `name` of ours or of the current folder.
+
+    Raises:
+        RequestError: when there is no such recipe, or its Python file is missing.
+    """
+    known = option_files("recipe")
+    if name not in known:
+        near = get_close_matches(name, known, n=1, cutoff=0.4)
+        raise RequestError(Problem(f"--from {name}", None, f"there is no such recipe; there are {', '.join(sorted(known))}", f"use --from {near[0]}" if near else ""))
+    section = option_values("recipe", name).get("recipe", {})
+    file = section.get("file", "")
+    code = next((folder / file for folder in places.recipe_dirs() if (folder / file).is_file()), None)
+    if not file or code is None:
+        raise RequestError(Problem("recipe.file", file, f"{known[name]} names this file, but it is not to be found", "mend recipe.file there"))
+    return Template(name, code, known[name], (section.get("families") or ["encoder"])[0])
+
+
+def name_problems(name: str, root: Path) -> list[Problem]:
+    """Why a new recipe in `root` cannot have this name."""
+    if not _usable(name):
+        better = re.sub(r"\W+", "_", name.strip()).strip("_").lower()
+        return [Problem(f"new {name}", None, "a recipe's name must be a Python identifier: letters, digits and _, a letter first, no keyword", f"for example {better if _usable(better) else 'my_task'}")]
+    if name in option_files("recipe"):
+        return [Problem(f"new {name}", None, f"there is a recipe of this name: {option_files('recipe')[name]}", "choose another name")]
+    taken = [folder / f"{name}.py" for folder in places.recipe_dirs() if (folder / f"{name}.py").exists()]
+    taken += [path for path in targets(name, root) if path.exists()]
+    return [Problem(f"new {name}", None, f"{taken[0]} exists, and nothing is overwritten", "choose another name")] if taken else []
+
+
+def _usable(name: str) -> bool:
+    return name.isidentifier() and name.isascii() and name[0].isalpha() and not keyword.iskeyword(name)
+
+
+def targets(name: str, root: Path) -> tuple[Path, Path]:
+    """The Python file and the YAML of a recipe in `root`."""
+    return root / "recipes" / f"{name}.py", root / "conf" / "recipe" / f"{name}.yaml"
+
+
+def create(name: str, source: Template, root: Path) -> tuple[Path, Path]:
+    """Write the copy under `root`; returns its two files.
+
+    Raises:
+        RequestError: for a name that cannot be taken, or a folder that cannot be written.
+    """
+    problems = name_problems(name, root)
+    if problems:
+        raise RequestError(problems)
+    code, settings = targets(name, root)
+    try:
+        _write_new(code, renamed(source.code.read_text(encoding="utf-8"), source, name, code=True))
+        _write_new(settings, renamed(source.settings.read_text(encoding="utf-8"), source, name, code=False))
+    except FileExistsError as error:
+        raise RequestError(Problem(f"new {name}", None, f"{error.filename} exists, and nothing is overwritten", "choose another name")) from None
+    except OSError as error:
+        raise RequestError(Problem(f"--to {root}", None, f"the recipe cannot be written there ({error.strerror})", "use --to DIR")) from None
+    return code, settings
+
+
+def renamed(text: str, source: Template, name: str, code: bool) -> str:
+    """A file of the template with recipe, file and class under the new name."""
+    text = re.sub(rf"\b{re.escape(source.code.name)}\b", f"{name}.py", text)
+    text = re.sub(rf"\b{re.escape(source.name)}\b", name, text)
+    if code:
+        text = re.sub(rf"\b{_recipe_class(text, source.code)}\b", class_name(name, text), text)
+    return text
+
+
+def class_name(name: str, text: str) -> str:
+    """`my_task` → `MyTask`, or `MyTaskRecipe` where the file uses that name already."""
+    plain = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+    return f"{plain}Recipe" if re.search(rf"\b{plain}\b", text) else plain
+
+
+def _recipe_class(text: str, path: Path) -> str:
+    """Name of the one class at the top of the file that derives from Recipe."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base).split(".")[-1] == "Recipe" for base in node.bases):
+            return node.name
+    raise RequestError(Problem(f"--from {path}", None, "this file defines no class that derives from Recipe", "copy another recipe"))
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file that must not exist; it appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", prefix=".new-", delete=False) as file:
+        file.write(text)
+    try:
+        os.chmod(file.name, 0o644)
+        os.link(file.name, path)  # unlike a rename it fails where the file exists
+    finally:
+        os.unlink(file.name)
