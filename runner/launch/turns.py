@@ -19,6 +19,7 @@ from runner.launch.watch import Stopping
 from runner.schema import RunConfig
 
 POLL_SECONDS = 0.2
+_held_here: set[Path] = set()  # by this process: a trial inside a cell's turn needs no turn of its own
 
 
 @contextlib.contextmanager
@@ -43,6 +44,8 @@ def _lock_files(config: RunConfig) -> list[Path]:
 
 
 def _hold(stack: contextlib.ExitStack, path: Path, stop: Stopping, console: Console) -> bool:
+    if path in _held_here:
+        return True
     handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     stack.callback(os.close, handle)
     told = False
@@ -55,6 +58,8 @@ def _hold(stack: contextlib.ExitStack, path: Path, stop: Stopping, console: Cons
                 told = True
             time.sleep(POLL_SECONDS)
             continue
+        _held_here.add(path)
+        stack.callback(_held_here.discard, path)
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"process {os.getpid()}".encode(), 0)
         return True

@@ -5,13 +5,15 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from runner import rundir
 from runner.compose.multirun import ComposedCell, run_multirun
-from runner.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_SWEEP_CELL_FAILED
+from runner.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_SWEEP_CELL_FAILED, RequestError
 from runner.execution import Ended, Request, execute, typed_command
+from runner.fit.trial import FitStopped
 from runner.launch.hosts import SharedHosts
 from runner.launch.watch import Stopping, stopping
 from runner.launch.watch import console as terminal
@@ -19,6 +21,7 @@ from runner.sweep import table
 from runner.sweep.history import Earlier, earlier_cells, folder_of_sweep, free_folder, search_roots, write_sweep
 from runner.sweep.identity import sweep_id
 from runner.sweep.jobs import LARGEST, Job, jobs_of
+from runner.sweep.largest import NothingFits, refusal, set_largest
 from runner.sweep.table import Row
 from runner.launch.turns import turn
 from runner.sweep.wrong import reason_of, write_failed_record
@@ -61,6 +64,7 @@ class Session:
         self.rows: list[Row] = []
         self._seconds: list[float] = []
         self._left = 0
+        self._found: dict[int, dict[str, Any]] = {}  # largest micro batches by cell
 
     def close(self) -> None:
         """End the hosts."""
@@ -152,17 +156,16 @@ class Session:
         job.run_dir = job.checked.run_dir = free_folder(job.run_dir)
         extra = {"cell": job.record_entry(self._id)}
         if job.purpose == LARGEST:
-            found = self._largest(job)
-            if isinstance(found, Row):
-                return found
-            extra["fit"] = found
+            try:
+                extra["fit"] = set_largest(job, self._found, self._hosts, self._stop, self._console)
+            except FitStopped:
+                raise SweepStopped from None
+            except (NothingFits, RequestError) as error:
+                reason = refusal(error) if isinstance(error, RequestError) else str(error)
+                return Row(job.name, job.label, table.FAILED, reason, write_failed_record(job, self._id, reason))
         ended = execute(Request(job.checked, job.cell.overrides, time.monotonic(), extra), self._hosts.of(job.checked.config), self._stop, self._console)
         self._seconds.append(time.monotonic() - began)
         return _ended_row(job, ended)
-
-    def _largest(self, job: Job) -> dict[str, object] | Row:
-        """Search the job's largest micro batch and set it; the record's `fit`, or the row of a search that failed."""
-        raise NotImplementedError
 
     def _announce(self, job: Job) -> None:
         left = ""

@@ -1,0 +1,1 @@
+"""What really fits: predictions checked by trials in fresh processes."""

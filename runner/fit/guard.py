@@ -1,0 +1,63 @@
+"""Watches the ranks of a trial from outside, and ends it when one of them exceeds its memory or its time."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from runner.launch.local import Host
+from runner.train.progress import read_heartbeats
+
+
+class GuardedHost:
+    """A host whose job is ended when a rank's resident memory or the time exceeds what it may use.
+
+    The kernel keeps the highest resident set of a process (VmHWM), so a peak between two looks is seen too.
+
+    Attributes:
+        peak_bytes: highest resident memory of any rank so far.
+        ended_by: why the job was ended: `memory`, `time`, or None.
+    """
+
+    def __init__(self, host: Host, resident_limit: int | None, seconds: float) -> None:
+        self._host, self._limit, self._seconds = host, resident_limit, seconds
+        self.peak_bytes = 0
+        self.ended_by: str | None = None
+
+    def run(self, op: str, run_dir: Path, environment: dict[str, str], while_running: Callable[[], None]) -> dict[str, Any]:
+        """As `Host.run`."""
+        began = time.monotonic()
+
+        def look() -> None:
+            while_running()
+            self._look(run_dir, time.monotonic() - began)
+
+        return self._host.run(op, run_dir, environment, look)
+
+    def kill_job(self) -> None:
+        """As `Host.kill_job`."""
+        self._host.kill_job()
+
+    def _look(self, run_dir: Path, seconds: float) -> None:
+        if self._limit is not None:
+            peaks = [resident_peak(int(beat.get("pid", 0))) for beat in read_heartbeats(run_dir).values()]
+            self.peak_bytes = max([self.peak_bytes, *peaks])
+            if self.peak_bytes > self._limit:
+                self._end("memory")
+        if seconds > self._seconds:
+            self._end("time")
+
+    def _end(self, why: str) -> None:
+        self.ended_by = self.ended_by or why
+        self._host.kill_job()
+
+
+def resident_peak(pid: int) -> int:
+    """VmHWM of a process in bytes; 0 when it is gone."""
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        with open(f"/proc/{pid}/status") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+    return 0

@@ -1,0 +1,161 @@
+"""One trial: a few optimizer steps on the longest rows, the longest evaluation batch, in fresh processes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from rich.console import Console
+
+from runner.compose import Composed
+from runner.errors import RequestError
+from runner.execution import Ended, Request, execute
+from runner.fit.guard import GuardedHost
+from runner.fit.room import Room
+from runner.launch.hosts import SharedHosts
+from runner.launch.local import Host
+from runner.launch.turns import turn
+from runner.launch.watch import Stopping
+from runner.preflight import Checked, check
+from runner.schema import RunConfig
+
+RAN = "ran"
+NO_FIT = ("out of memory", "over budget", "killed", "timed out")
+
+
+class FitStopped(Exception):
+    """A signal asked the search to end."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One line of the ledger. Memory is bytes of the fullest rank.
+
+    Attributes:
+        rung: the configuration's name on the ladder.
+        status: `ran`; one of NO_FIT; `failed` for anything else; `not tried`.
+        samples_per_second: over all ranks, from the median optimizer step, on the longest rows.
+    """
+
+    rung: str
+    method: str
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    gradient_checkpointing: bool
+    predicted_bytes: int | None
+    measured_bytes: int | None
+    samples_per_second: float | None
+    status: str
+    reason: str
+    folder: str | None
+    longest_row_tokens: int | None = None
+
+    @property
+    def ran(self) -> bool:
+        """Whether it went through within its memory."""
+        return self.status == RAN
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+
+@dataclass
+class Laboratory:
+    """What every trial of one search shares."""
+
+    folder: Path
+    room: Room
+    hosts: SharedHosts
+    stop: Stopping
+    console: Console
+    count: int = 0
+
+    def trial(self, rung: str, composed: Composed, micro_batch_size: int, accumulation: int, predicted: int | None) -> Trial:
+        """Try a configuration at a batch.
+
+        Raises:
+            FitStopped: after a signal.
+        """
+        from runner import plan
+
+        self.count += 1
+        own = replace(composed, config=trial_config(composed.config, micro_batch_size, accumulation), run_dir=self.folder / f"trial_{self.count}")
+        told = {"rung": rung, "method": plan.method(own.config), "micro_batch_size": micro_batch_size, "gradient_accumulation_steps": accumulation, "gradient_checkpointing": own.config.train.gradient_checkpointing, "predicted_bytes": predicted}
+        try:
+            checked = check(own)
+        except RequestError as error:
+            reasons = "; ".join(problem.line() for problem in error.problems if problem.severity == "error")
+            return Trial(**told, measured_bytes=None, samples_per_second=None, status="failed", reason=reasons, folder=None)  # type: ignore[arg-type]
+        outcome = self._run(checked, composed.overrides, told)
+        trial = Trial(**told, **outcome, folder=own.run_dir.name)  # type: ignore[arg-type]
+        speed = f", {trial.samples_per_second:.1f} samples/s" if trial.samples_per_second else ""
+        self.console.print(f"  trial {self.count}: {rung}, micro batch {micro_batch_size} × {accumulation}: {trial.status}{speed}, {_mib(trial.measured_bytes or 0)} of {_mib(self.room.bytes)}", highlight=False, markup=False)
+        return trial
+
+    def _run(self, checked: Checked, overrides: list[str], told: dict[str, Any]) -> dict[str, Any]:
+        on_cpu = checked.config.launcher.device == "cpu"
+        with turn(checked.config, self.stop, self.console) as held:
+            if not held:
+                raise FitStopped
+            guard = GuardedHost(self.hosts.of(checked.config), self.room.bytes if on_cpu else None, checked.config.fit.trial_timeout_seconds)
+            request = Request(checked, overrides, time.monotonic(), {"fit": {"trial": self.count, "budget_bytes": self.room.bytes, **told}})
+            ended = execute(request, cast(Host, guard), self.stop, self.console)
+        if self.stop.asked:
+            raise FitStopped
+        return _outcome(ended, guard, self.room.bytes if on_cpu else None)
+
+
+def trial_config(config: RunConfig, micro_batch_size: int, accumulation: int) -> RunConfig:
+    """The configuration of a trial: the run's own, but short, on its longest rows, and with nothing saved."""
+    own = config.model_copy(deep=True)
+    train = own.train
+    train.micro_batch_size, train.gradient_accumulation_steps, train.global_batch_size = micro_batch_size, accumulation, None
+    train.batching, train.max_steps, train.epochs = "longest_first", config.fit.steps, config.fit.steps
+    train.save_model, train.log_every, train.warmup_steps_not_timed = False, 1, min(1, config.fit.steps - 1)
+    train.evaluate_every_epoch = True
+    own.scheduler.warmup_steps = 0
+    own.checkpoint = type(own.checkpoint)()
+    own.dataset.test = None
+    own.mode = "train"
+    return own
+
+
+def _outcome(ended: Ended, guard: GuardedHost, limit: int | None) -> dict[str, Any]:
+    record = ended.record.data
+    measured = max([guard.peak_bytes, *(record.get("peak_memory_bytes") or []), (record.get("failure") or {}).get("peak_bytes") or 0])
+    status, reason = _status(ended, guard, measured, limit)
+    if status != "failed" and status != RAN:
+        record["reason"] = reason
+        record["failure"] = {**(record.get("failure") or {}), "out_of_memory": status != "timed out"}
+        ended.record.write()
+    tokens = ((record.get("data") or {}).get("train") or {}).get("longest_row_tokens")
+    speed = _samples_per_second(record) if status == RAN else None
+    return {"measured_bytes": measured or None, "samples_per_second": speed, "status": status, "reason": reason, "longest_row_tokens": tokens}
+
+
+def _status(ended: Ended, guard: GuardedHost, measured: int, limit: int | None) -> tuple[str, str]:
+    """Did it run, did it not fit, or did it fail for another reason?"""
+    reason = str(ended.record.data.get("reason") or "")
+    if guard.ended_by == "memory" or (ended.status == "completed" and limit is not None and measured > limit):
+        return "over budget", f"a rank's resident memory reached {_mib(measured)}, more than {_mib(limit or 0)}"
+    if guard.ended_by == "time" or "no progress for" in reason:
+        return "timed out", reason if "no progress" in reason else "the trial took longer than fit.trial_timeout_seconds"
+    if ended.status == "completed":
+        return RAN, ""
+    if ended.failure is not None and ended.failure.out_of_memory:
+        return "out of memory", reason
+    if "killed by SIGKILL" in reason:
+        return "killed", reason
+    return "failed", reason
+
+
+def _samples_per_second(record: dict[str, Any]) -> float | None:
+    steps = [epoch["step_seconds_p50"] for epoch in record.get("epochs", []) if epoch.get("step_seconds_p50")]
+    return record["global_batch_size"] / steps[-1] if steps else None
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"

@@ -1,0 +1,87 @@
+"""`python -m runner fit [overrides]`: what really fits, found by prediction and trials."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from runner.compose import Composed, compose_run
+from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUT_OF_MEMORY, EXIT_PREEMPTED
+from runner.fit.ladder import Rung, climb, overrides_of
+from runner.fit.largest import find_largest
+from runner.fit.ledger import default_name, print_ledger, save_choice, write_ledger
+from runner.fit.room import Room, room_of
+from runner.fit.trial import FitStopped, Laboratory, Trial
+from runner.launch.hosts import SharedHosts
+from runner.launch.watch import Stopping, stopping
+from runner.launch.watch import console as terminal
+from runner.preflight import Checked, check
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compose, check, search, print; returns the exit status."""
+    composed, console = compose_run(list(arguments)), terminal()
+    checked = check(composed)
+    room = room_of(checked.config)
+    hosts = SharedHosts()
+    with stopping() as stop:
+        laboratory = Laboratory(composed.run_dir, room, hosts, stop, console)
+        try:
+            return _search(composed, checked, laboratory)
+        except FitStopped:
+            console.print("stopped by a signal: nothing was decided", highlight=False)
+            return _stopped(stop)
+        finally:
+            hosts.close()
+
+
+def _stopped(stop: Stopping) -> int:
+    return EXIT_INTERRUPTED if signal.SIGINT in stop.signals else EXIT_PREEMPTED
+
+
+def _search(composed: Composed, checked: Checked, laboratory: Laboratory) -> int:
+    """The largest micro batch, or with a target the ladder."""
+    config, console = checked.config, laboratory.console
+    target = config.fit.target_global_batch
+    if target is None:
+        largest = find_largest(composed, config, laboratory)
+        best = next((trial for trial in largest.trials if trial.ran and trial.micro_batch_size == largest.rows), None)
+        return _conclude(composed, checked, laboratory, largest.trials, best, Rung("as configured"), largest.error, f"limit      {largest.limit}")
+    climbed = climb(composed, config, laboratory, target)
+    console.print(f"ladder     global batch {target}, {len(climbed.trials)} rungs", highlight=False)
+    return _conclude(composed, checked, laboratory, climbed.trials, climbed.best, climbed.rung, climbed.error, "")
+
+
+def _conclude(composed: Composed, checked: Checked, laboratory: Laboratory, trials: list[Trial], best: Trial | None, rung: Rung | None, error: str, limit: str) -> int:
+    console, room = laboratory.console, laboratory.room
+    print_ledger(trials, room, console)
+    if best is None or rung is None:
+        write_ledger(laboratory.folder, room, trials, None)
+        console.print(f"failed: {error}" if error else "nothing fits: see the ledger for what each rung needed", highlight=False, markup=False)
+        console.print(f"trials     {laboratory.folder}", highlight=False)
+        return EXIT_FAILED if error else EXIT_OUT_OF_MEMORY
+    _tell(composed, checked, laboratory, trials, best, rung, limit)
+    return EXIT_COMPLETED
+
+
+def _tell(composed: Composed, checked: Checked, laboratory: Laboratory, trials: list[Trial], best: Trial, rung: Rung, limit: str) -> None:
+    """Result, overrides to paste, YAML, ledger."""
+    config, console = rung.apply(checked.config), laboratory.console
+    config.train.micro_batch_size, config.train.gradient_accumulation_steps = best.micro_batch_size, best.gradient_accumulation_steps
+    config.train.global_batch_size = None
+    overrides = overrides_of(rung, checked.config, best.micro_batch_size, best.gradient_accumulation_steps)
+    name = config.fit.name or default_name(config)
+    path = save_choice(config, name, _comment(composed, best, laboratory.room))
+    result: dict[str, Any] = {**best.as_dict(), "overrides": overrides, "saved": str(path), "fitted": name}
+    ledger = write_ledger(laboratory.folder, laboratory.room, trials, result)
+    speed = f", {best.samples_per_second:.1f} samples/s on the longest rows" if best.samples_per_second else ""
+    console.print(f"fits       {best.method}, micro batch {best.micro_batch_size} × {best.gradient_accumulation_steps} accumulated{speed}", highlight=False, markup=False)
+    for line in (limit, f"use        {' '.join(overrides)}", f"or         +fitted={name}   ({path})", f"ledger     {ledger}"):
+        if line:
+            console.print(line, highlight=False, markup=False)
+
+
+def _comment(composed: Composed, best: Trial, room: Room) -> str:
+    used = f"{(best.measured_bytes or 0) / 2**20:.0f} of {room.bytes / 2**20:.0f} MiB a rank"
+    return f"Found by `python -m runner fit {' '.join(composed.overrides)}`:\n{used} ({room.said.rstrip(',')}), a few optimizer steps on the longest rows and the longest evaluation batch."
