@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -87,3 +88,47 @@ def run_cli(tmp_path: Path) -> Any:
 def needs_shared(path: Path) -> pytest.MarkDecorator:
     """Skip where the material beside the checkout is absent."""
     return pytest.mark.skipif(not path.exists(), reason=f"{path} is not here")
+
+
+class Runs:
+    """Many real runs from one test process: hosts are kept, so that a further run starts in a second."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[Any, Any] = {}
+
+    def __call__(self, *overrides: str, run_dir: Path, environment: dict[str, str] | None = None) -> Result:
+        """Compose, check and execute one run on real ranks; the result's exit code is the command's."""
+        from rich.console import Console
+
+        from runner.compose import compose_run
+        from runner.execution import Request, execute
+        from runner.launch.watch import stopping
+        from runner.preflight import check
+
+        composed = compose_run([*overrides, f'hydra.run.dir="{run_dir}"'])
+        checked = check(composed)
+        said = Console(file=io.StringIO(), width=200)
+        with stopping() as stop:
+            ended = execute(Request(checked, composed.overrides, environment=environment or {}), self._host(checked.config), stop, said)
+        return Result(ended.exit_code, said.file.getvalue(), str(ended.record.data.get("reason") or ""), run_dir)
+
+    def _host(self, config: Any) -> Any:
+        from runner.launch.local import Host, host_key
+
+        key = host_key(config, True)
+        if key not in self._hosts:
+            self._hosts[key] = Host(config, offline=True)
+        return self._hosts[key]
+
+    def close(self) -> None:
+        """End all hosts."""
+        for host in self._hosts.values():
+            host.close()
+
+
+@pytest.fixture(scope="session")
+def real_run() -> Any:
+    """`real_run(*overrides, run_dir=…)` → Result of a run on real ranks, fast after the first."""
+    runs = Runs()
+    yield runs
+    runs.close()

@@ -17,6 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from runner import places
 from runner.compose import overrides as typed_overrides
@@ -128,6 +129,8 @@ def _hydra_compose(ready: list[str]) -> DictConfig:
         return compose("config", overrides=ready, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise RequestError(_hydra_problem(error)) from None
+    except YAMLError as error:
+        raise RequestError(Problem("configuration", None, "a YAML file cannot be read: " + " ".join(str(error).split()), "mend the file")) from None
 
 
 def _hydra_problem(error: Exception) -> Problem:

@@ -12,7 +12,13 @@ from runner.record import METRICS_FILE, finite
 
 SAID = "» "  # rank 0's lines that begin so are for the terminal
 HEARTBEATS = "heartbeat"
+SAID = "» "  # lines of rank 0's log that begin so are shown on the terminal
 _WIDTH = 256
+
+
+def say(text: str) -> None:
+    """Print a line for the user; the runner shows it on the terminal, it stays in rank 0's log."""
+    print(SAID + text, flush=True)
 
 
 class Heartbeat:

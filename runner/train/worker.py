@@ -23,7 +23,7 @@ from runner.train.checkpoint import Checkpoints
 from runner.train.device_memory import limit_memory, memory_facts
 from runner.train.evaluation import Evaluation, evaluate, try_longest_batch
 from runner.train.faults import Faults
-from runner.train.progress import Heartbeat, MetricsLog
+from runner.train.progress import Heartbeat, MetricsLog, say
 from runner.train.ranks import build_accelerator, check_equal_parameters, gather_objects
 from runner.train.timing import EpochTimes, PhaseClock, device_synchronizer, peak_memory_bytes
 
@@ -151,7 +151,7 @@ def _load_model(run: RankRun) -> Any:
     run.notes += notes
     if run.accelerator.is_main_process:
         for note in run.notes:
-            print(f"notice: {note}", flush=True)
+            say(f"notice: {note}")
     return model
 
 
@@ -242,6 +242,7 @@ def _end_epoch(run: RankRun, state: loop.LoopState, train_seconds: float, last: 
         "eval_rows": found.rows if found else 0,
         "eval_rows_scored": found.scored if found else 0,
     }
+    say(_epoch_line(run.config, entry))
     epochs = [*run.record.data.get("epochs", []), entry]
     run.record.update(
         epochs=epochs,
@@ -254,6 +255,14 @@ def _end_epoch(run: RankRun, state: loop.LoopState, train_seconds: float, last: 
         phases=run.clock.phases(run.elapsed()),
     )
     return metrics
+
+
+def _epoch_line(config: RunConfig, entry: dict[str, Any]) -> str:
+    parts = [f"epoch {entry['epoch']}/{config.train.epochs}", f"train {entry['train_seconds']:.1f} s"]
+    parts += [f"loss {entry['train_loss']:.4f}"] if entry["train_loss"] is not None else []
+    parts += [f"eval {entry['eval_seconds']:.1f} s"] if entry["eval_seconds"] is not None else []
+    parts += [f"{name} {value:.4f}" for name, value in entry["metrics"].items()]
+    return "  ".join(parts)
 
 
 def best_epoch(config: RunConfig, epochs: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -1,0 +1,184 @@
+"""Mistakes in a request: exit status 2, one line each, no traceback, nothing started, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CASES, ROOT, cli_environment, needs_shared
+
+MISTAKES = {  # what is typed → what the answer must name
+    ("mdoel=tiny",): ["mdoel=tiny", "did you mean model="],
+    ("model=tinyy",): ["model=tinyy", "deberta_xl", "bert_base"],
+    ("train.learning_rat=1e-4",): ["train.learning_rat", "optimizer.lr=1e-4"],
+    ("+train.learning_rat=1e-4",): ["+train.learning_rat", "no part of the runner reads this key"],
+    ("model.name=x",): ["model.name=x", "use model=x"],
+    ("zero_stage=5",): ["zero_stage=5", "0, 1, 2, 3"],
+    ("launcher=deepseed",): ["launcher=deepseed", "use launcher=deepspeed"],
+    ("train=3",): ["train=3", "train.epochs"],
+    ("launcher=ddp", "zero_stage=2"): ["zero_stage=2", "use launcher=deepspeed zero_stage=2"],
+    ("launcher=ddp", "offload=cpu"): ["offload=cpu", "launcher=deepspeed"],
+    ("launcher=ddp", "optimizer.owner=deepspeed"): ["optimizer.owner=deepspeed", "optimizer.owner=client"],
+    ("zero_stage=2", "offload=cpu"): ["offload=cpu", "ZeRO 3", "zero_stage=3"],
+    ("zero_stage=0", "offload=optimizer_cpu"): ["offload=optimizer_cpu", "zero_stage=2"],
+    ("precision=bf16", "precision.loss_scale=128"): ["precision.loss_scale=128", "precision=fp16"],
+    ("zero_stage=2", "zero.stage3_param_persistence_threshold=0"): ["zero.stage3_param_persistence_threshold=0", "zero_stage=3"],
+    ("offload.nvme_path=/x",): ["offload.nvme_path=/x", "offload=nvme"],
+    ("scheduler=cosine", "scheduler.owner=deepspeed"): ["scheduler.owner=deepspeed", "scheduler.owner=client"],
+    ("scheduler.owner=deepspeed", "scheduler.warmup_steps=1"): ["scheduler.owner", "scheduler.owner=client"],
+    ("train.epochs=0",): ["train.epochs=0", "greater than or equal to 1"],
+    ("train.seed=x",): ["train.seed=x", "integer"],
+    ("optimizer.lr=fast",): ["optimizer.lr=fast", "number"],
+    ("train.global_batch_size=10", "train.micro_batch_size=4"): ["train.global_batch_size=10", "4 × 2 ranks = 8", "train.global_batch_size=8"],
+    ("train.global_batch_size=64", "train.micro_batch_size=4", "train.gradient_accumulation_steps=2"): ["train.global_batch_size=64", "= 16"],
+    ("model=bert_base", "task.max_length=4096"): ["task.max_length=4096", "512 positions", "task.max_length=512"],
+    ("task.max_lenght=64",): ["task.max_lenght", "max_length"],
+    ("model=gpt2_tiny",): ["model=gpt2_tiny", "causal_lm", "recipe=gpt2_wikitext"],
+    ("dataset=files",): ["dataset.train=FILE", "dataset.validation=FILE"],
+    ("dataset=files", "dataset.train=nowhere.csv", "dataset.validation=nowhere.csv"): ["no such file", "nowhere.csv"],
+    ("launcher.config_file=nowhere.json",): ["launcher.config_file=nowhere.json", "cannot be read"],
+    ("note=a,b",): ["note=a,b", "add -m"],
+    ("note=李明",): ["note=李明", "'note=\"李明\"'"],
+    ("checkpoint.keep_best=true",): ["checkpoint.keep_best", "checkpoint.every_steps=N"],
+}
+
+
+@pytest.mark.parametrize("typed", list(MISTAKES), ids=" ".join)
+def test_a_mistake_is_named_and_nothing_is_started(typed, tmp_path: Path, capsys, monkeypatch):
+    from runner.__main__ import _guarded
+
+    monkeypatch.chdir(ROOT)
+    code = _guarded("render", [*typed, f'hydra.run.dir="{tmp_path}/run"'])
+    said = capsys.readouterr()
+    assert code == 2, said
+    for part in MISTAKES[typed]:
+        assert part in said.err
+    assert all(line.startswith(("error:", "warning:", "notice:")) for line in said.err.splitlines())
+    assert "Traceback" not in said.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_all_mistakes_come_at_once(run_cli):
+    done = run_cli("mdoel=tiny", "zero_stage=5", "train.sed=1")
+    assert done.returncode == 2
+    assert [line.split(":")[1].strip() for line in done.stderr.splitlines()] == ["mdoel=tiny", "zero_stage=5", "train.sed=1"]
+
+
+def test_values_out_of_range_and_contradictions_come_at_once(run_cli):
+    done = run_cli("launcher=ddp", "zero_stage=2", "precision.loss_scale=128", "dataset=files", "dataset.train=a.csv", "dataset.validation=b.csv")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 4
+
+
+def test_a_typo_and_help_import_no_torch(tmp_path: Path):
+    for arguments in (["mdoel=x"], ["--help"], ["render"]):
+        script = f"import sys; sys.argv = ['runner', *{arguments!r}, *{[f'hydra.run.dir={tmp_path}/r'] if arguments == ['render'] else []!r}]; from runner.__main__ import main; main(); print('torch' in sys.modules, 'deepspeed' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60)
+        assert done.stdout.splitlines()[-1] == "False False", done
+
+
+def test_offline_says_what_is_missing_and_three_ways_on(run_cli, tmp_path: Path):
+    """F01, line 5: within 15 seconds, one message, no connection where offline is asked for."""
+    began = time.monotonic()
+    done = run_cli("model=deberta_xl", "zero_stage=2", env={"HF_HOME": str(tmp_path / "empty"), "HF_HUB_OFFLINE": "1"})
+    assert time.monotonic() - began < 15
+    assert done.returncode == 2
+    assert "microsoft/deberta-v2-xlarge-mnli" in done.stderr
+    for way in ("model.path=DIR", "hf download microsoft/deberta-v2-xlarge-mnli", "model.init=random"):
+        assert way in done.stderr
+    for asset in ("weights", "tokenizer", "data set"):
+        assert f"{asset} " in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_offline_makes_no_connection_attempt(monkeypatch):
+    """F01: with the offline switch on, no socket is opened."""
+    from runner.preflight import assets
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(assets.socket, "create_connection", lambda *_, **__: pytest.fail("a connection was attempted"))
+    assets.hub_reachable.cache_clear()
+    assert assets.hub_reachable() is False
+    assets.hub_reachable.cache_clear()
+
+
+def test_a_folder_named_like_the_data_set_is_reported(run_cli, tmp_path: Path):
+    """F01, shadow variant: `mrpc/` in the current folder is named and not read."""
+    (tmp_path / "mrpc").mkdir()
+    (tmp_path / "mrpc" / "x.txt").write_text("shadow")
+    (tmp_path / "nyu-mll" / "glue").mkdir(parents=True)
+    done = run_cli("model=bert_base", cwd=tmp_path, env={"HF_HOME": str(tmp_path / "empty"), "HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 2
+    assert "./nyu-mll/glue has the same name" in done.stderr
+
+
+@needs_shared(CASES)
+@pytest.mark.parametrize(
+    ("train", "validation", "parts"),
+    [
+        ("cls_othercols.csv", "cls_eval7.csv", ["'text_a', 'text_b', 'gold'", "dataset.columns.sentence1", "dataset.columns.label"]),
+        ("cls_missing_label.csv", "cls_eval7.csv", ["no label in row 4"]),
+        ("cls_strlabels.csv", "cls_eval_unseen.csv", ["'unsure'", "1 rows of validation", "different, same"]),
+    ],
+)
+def test_wrong_data_is_named_before_any_rank_starts(train, validation, parts, run_cli):
+    """F03, F04."""
+    done = run_cli("dataset=files", f"dataset.train={CASES}/data/{train}", f"dataset.validation={CASES}/data/{validation}")
+    assert done.returncode == 2
+    assert not (done.run_dir).exists()
+    for part in parts:
+        assert part in done.stderr
+
+
+@needs_shared(CASES)
+def test_a_path_with_any_characters_gets_the_line_to_type(run_cli):
+    """F26: unquoted it is refused with the exact quoted form; that form is accepted."""
+    path = f"{CASES}/data/cls 100% (a=b),v2 ü.csv"
+    done = run_cli("render", "dataset=files", f"dataset.train={path}", f"dataset.validation={CASES}/data/cls_eval7.csv")
+    assert done.returncode == 2
+    assert f"type 'dataset.train=\"{path}\"'" in done.stderr
+    again = run_cli("render", "dataset=files", f'dataset.train="{path}"', f"dataset.validation={CASES}/data/cls_eval7.csv")
+    assert again.returncode == 0, again.stderr
+    assert path in (again.run_dir / "config.yaml").read_text()
+
+
+def test_missing_and_broken_references_are_listed_together(run_cli, tmp_path: Path):
+    """F27: one `???`, an unknown root, a typo inside a reference; also where nothing uses the key."""
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "broken.yaml").write_text(
+        "# @package _global_\nmodel:\n  name: broken\n  path: ???\n  revision: ${paths.root}/run\nscheduler:\n  warmup_steps: ${optimizer.warmup_stepz}\n"
+    )
+    done = run_cli("model=broken", cwd=tmp_path)
+    assert done.returncode == 2
+    for part in ("model.path=???", "model.revision=${paths.root}/run", "scheduler.warmup_steps=${optimizer.warmup_stepz}"):
+        assert part in done.stderr
+
+
+def test_a_broken_yaml_file_is_named(run_cli, tmp_path: Path):
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "broken.yaml").write_text("# @package _global_\nmodel: {name: broken, path: ???}\n")
+    done = run_cli("model=broken", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "broken.yaml" in done.stderr
+    assert "line 2" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_used_folder_is_not_overwritten(run_cli, tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "record.json").write_text(json.dumps({"schema_version": 1}))
+    done = run_cli("train.max_steps=1")
+    assert done.returncode == 2
+    assert "another run's record lies there" in done.stderr
+    assert os.listdir(tmp_path / "run") == ["record.json"]
+
+
+def test_unknown_verb(run_cli):
+    done = subprocess.run([sys.executable, "-m", "runner", "rendr"], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "error: rendr: this is neither a verb nor key=value; did you mean render?\n")
