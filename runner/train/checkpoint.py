@@ -25,7 +25,7 @@ from runner.checkpoint.manifest import FileFacts, Manifest, read_manifest, write
 from runner.record import now
 from runner.train import loop
 from runner.train.batching import epoch_order, order_hash
-from runner.train.progress import SAID
+from runner.train.progress import say
 from runner.train.ranks import RankError, gather_objects, sum_over_ranks
 from runner.train.rng import generator_states, restore_generators
 from runner.train.saving import whole_shapes
@@ -168,13 +168,13 @@ class Checkpoints:
         if error is not None:
             kept = folders.newest(run.run_dir, checksums=False)
             warning = f"no checkpoint at step {state.step}: {error}; " + (f"{kept.path.name} is kept, training goes on" if kept else "there is none so far, training goes on")
-            print(f"{SAID}warning: {warning}", flush=True)
+            say(f"warning: {warning}")
             run.record.update(warnings=[*run.record.data.get("warnings", []), warning])
             return
         policy = retention.Policy(self._settings.keep_last, self._settings.keep_best, run.config.recipe.greater_is_better)
         removed = retention.apply(run.run_dir, policy)
         gone = f"; removed {', '.join(removed)}" if removed else ""
-        print(f"{SAID}checkpoint {folders.name_of(state.step, evaluated)}: {self._known_bytes / 2**20:.1f} MiB in {seconds:.1f} s{gone}", flush=True)
+        say(f"checkpoint {folders.name_of(state.step, evaluated)}: {self._known_bytes / 2**20:.1f} MiB in {seconds:.1f} s{gone}")
         run.record.update(artifacts={**run.record.data.get("artifacts", {}), "checkpoints": folders.CHECKPOINTS})
 
     def warn_of_small_disk(self) -> None:
@@ -184,7 +184,7 @@ class Checkpoints:
         free, one = free_bytes(self._run.run_dir), self.needed_bytes()
         if asked and self._run.record is not None and free < kept * one:
             warning = f"{kept} checkpoints of about {one / 2**20:.1f} MiB need {kept * one / 2**20:.1f} MiB, free {free / 2**20:.1f} MiB at {self._run.run_dir} (fewer with checkpoint.keep_last)"
-            print(f"{SAID}warning: {warning}", flush=True)
+            say(f"warning: {warning}")
             self._run.record.update(warnings=[*self._run.record.data.get("warnings", []), warning])
 
     def restore(self, state: loop.LoopState) -> bool:

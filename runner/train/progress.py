@@ -10,7 +10,6 @@ from typing import Any
 
 from runner.record import METRICS_FILE, finite
 
-SAID = "» "  # rank 0's lines that begin so are for the terminal
 HEARTBEATS = "heartbeat"
 SAID = "» "  # lines of rank 0's log that begin so are shown on the terminal
 _WIDTH = 256
