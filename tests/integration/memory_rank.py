@@ -5,6 +5,7 @@ Started by test_memory_live.py, twice, with torch.distributed's environment vari
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
@@ -56,13 +57,13 @@ def groups(model: torch.nn.Module) -> list[dict[str, Any]]:
     return [{"params": [t for t in tensors if t.ndim >= 2], "weight_decay": 0.1}, {"params": [t for t in tensors if t.ndim < 2], "weight_decay": 0.0}]
 
 
-def measure(method: str, facts: dict[str, Any], zero: dict[str, Any], precision: str) -> dict[str, int]:
+def measure(method: str, model: Any, zero: dict[str, Any], precision: str) -> dict[str, int]:
     """One step: gradients are counted before it, parameters, states and master copies after it."""
     accelerator = accelerator_for(method, zero, precision)
-    model = build(facts)
+    vocab_size = model.config.vocab_size
     optimizer = torch.optim.AdamW(groups(model), lr=1e-4)
     model, optimizer = accelerator.prepare(model, optimizer)
-    ids = torch.randint(0, facts["vocab_size"], (2, 16))
+    ids = torch.randint(0, vocab_size, (2, 16))
     counted: dict[str, int] = {}
     loss = model(input_ids=ids, labels=ids).loss
     accelerator.backward(loss) if method == "ddp" else model.backward(loss)
@@ -107,7 +108,8 @@ def main() -> None:
 
     # Without this DeepSpeed compiles an op at its first start; nothing here needs it.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    result = {method: measure(method, request["facts"], request["zero"], request["precision"]) for method in request["methods"]}
+    fresh = build(request["facts"])
+    result = {method: measure(method, copy.deepcopy(fresh), request["zero"], request["precision"]) for method in request["methods"]}
     with open(os.path.join(request["folder"], f"rank{os.environ['RANK']}.json"), "w") as file:
         json.dump(result, file)
     torch.distributed.barrier()
