@@ -24,6 +24,9 @@ from runner.record import Record, now
 from runner.resolve import resolve_owners
 
 
+PREDICTION_SECONDS = 10.0  # longest wait for the memory prediction at the end of a run
+
+
 @dataclass
 class Ended:
     """How a run ended.
@@ -87,6 +90,8 @@ def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) 
         try:
             if request.checked.total_steps is None:
                 _prepare(request, host, watch)
+            if not (run_dir / rundir.PREDICTION_FILE).exists():
+                host.start_in_background("predict", run_dir, request.environment)
             outcome = host.run("run", run_dir, request.environment, watch)
         except Interrupted:
             return _close(run_dir, "interrupted", Failure(None, "ended at once by Ctrl-C", run_dir / rundir.LOGS))
@@ -129,10 +134,21 @@ def _close(run_dir: Path, status: str, failure: Failure | None) -> Ended:
     if failure is not None:
         told = {"rank": failure.rank, "log": str(failure.log), "out_of_memory": failure.out_of_memory, **failure.facts}
         record.data["failure"] = told | ({"advice": memory_advice(rundir.read_config(run_dir), told)} if failure.out_of_memory else {})
+    record.data["memory_prediction"] = _prediction(run_dir, status)
     record.end_attempt("failed" if status == "interrupted" else status, reason)
     rundir.clear_requests(run_dir)
     shutil.rmtree(run_dir / "heartbeat", ignore_errors=True)
     return Ended(status, record, failure)
+
+
+def _prediction(run_dir: Path, status: str) -> dict[str, Any] | None:
+    """What the estimate said; a run that was over sooner waits a moment for it."""
+    deadline = time.monotonic() + (PREDICTION_SECONDS if status == "completed" else 0.0)
+    while True:
+        found = rundir.memory_prediction(run_dir)
+        if found is not None or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
 
 
 def _artifacts(run_dir: Path) -> dict[str, str]:

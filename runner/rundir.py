@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import fcntl
 import os
 import sys
@@ -24,6 +25,7 @@ ACCELERATE_FILE = "accelerate.yaml"
 DEEPSPEED_FILE = "ds_config.json"
 COMMAND_FILE = "command.sh"
 LOGS = "logs"
+PREDICTION_FILE = "memory_prediction.json"
 STOP_FILE = "stop"
 STOP_AT = "stop_at"
 CHECKPOINT_AT = "checkpoint_at"
@@ -118,6 +120,15 @@ def open_record(run_dir: Path, config: RunConfig) -> Record:
     record.data = opening_record(config, " ".join(sys.argv), [])
     record.update(run_id=run_dir.name, attempts=[{"started_at": now(), "status": "running"}])
     return record
+
+
+def memory_prediction(run_dir: Path) -> dict[str, Any] | None:
+    """The run's memory prediction, once it is written."""
+    try:
+        content: dict[str, Any] = json.loads((run_dir / PREDICTION_FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return content
 
 
 def by_hand_folder(run_dir: Path) -> Path:

@@ -63,18 +63,31 @@ class PreparedSplit:
 
 def prepare_split(recipe: Recipe, tokenizer: Any, split: str) -> PreparedSplit | None:
     """Features of a split, from the cache or made now; None where the configuration names no such split."""
-    dataset = recipe.config.dataset
-    if getattr(dataset, split) is None:
+    if getattr(recipe.config.dataset, split) is None:
         return None
-    source = _source(dataset, split)
-    limit = {"train": dataset.max_train_rows, "validation": dataset.max_validation_rows}.get(split)
-    fingerprint = _fingerprint(recipe, tokenizer, source.fingerprint, limit)
-    folder = places.cache_dir(recipe.config.cache_dir) / "features" / fingerprint
+    folder, source = _place(recipe, tokenizer, split)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(f"{folder}.lock"):
         if not (folder / "facts.json").exists():
-            _write(folder, recipe, tokenizer, islice(source.rows, limit))
-    return _open(folder, fingerprint)
+            _write(folder, recipe, tokenizer, source.rows)
+    return _open(folder, folder.name)
+
+
+def cached_split(recipe: Recipe, tokenizer: Any, split: str) -> PreparedSplit | None:
+    """Features of a split if they have been written; never waits, never writes."""
+    if getattr(recipe.config.dataset, split) is None:
+        return None
+    folder, _ = _place(recipe, tokenizer, split)
+    return _open(folder, folder.name) if (folder / "facts.json").exists() else None
+
+
+def _place(recipe: Recipe, tokenizer: Any, split: str) -> tuple[Path, _Source]:
+    """The folder of a split's features, named by content, and where its rows come from."""
+    dataset = recipe.config.dataset
+    limit = {"train": dataset.max_train_rows, "validation": dataset.max_validation_rows}.get(split)
+    source = _source(dataset, split)
+    fingerprint = _fingerprint(recipe, tokenizer, source.fingerprint, limit)
+    return places.cache_dir(recipe.config.cache_dir) / "features" / fingerprint, _Source(islice(source.rows, limit), source.fingerprint)
 
 
 @dataclass

@@ -6,6 +6,7 @@ so that a further cell starts in about a second; each job is still a process tre
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -56,6 +57,9 @@ def _preload(name: str) -> None:
 
 
 def _serve(request: dict[str, Any], answers: Any) -> None:
+    if request.get("background"):
+        _in_background(request)
+        return
     reading, writing = os.pipe()
     parent = os.getpid()
     child = os.fork()
@@ -69,6 +73,16 @@ def _serve(request: dict[str, Any], answers: Any) -> None:
     _, status = os.waitpid(child, 0)
     outcome = json.loads(text) if text else {"status": "failed", "failures": {}, "job_exit": os.waitstatus_to_exitcode(status)}
     print(json.dumps({"event": "ended", **outcome}), file=answers)
+
+
+def _in_background(request: dict[str, Any]) -> None:
+    """Fork a job that nobody waits for; ended ones are collected on the way."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    parent = os.getpid()
+    if os.fork() == 0:
+        _child(request, parent, os.open(os.devnull, os.O_WRONLY))
 
 
 def _child(request: dict[str, Any], parent: int, writing: int) -> None:
@@ -99,6 +113,10 @@ def _work(op: str) -> Callable[[Path], dict[str, Any]]:
         from runner.train.prepare import prepare_data
 
         return prepare_data
+    if op == "predict":
+        from runner.train.predict import predict_memory
+
+        return predict_memory
     from runner.launch.job import run_job
 
     return run_job

@@ -64,7 +64,7 @@ class Host:
         Raises:
             HostDied: when the host ends before the job does.
         """
-        self._send({"op": op, "run_dir": str(run_dir), "cwd": os.getcwd(), "environment": environment})
+        self._send(_request(op, run_dir, environment))
         try:
             while True:
                 for answer in self._read():
@@ -75,6 +75,10 @@ class Host:
                 while_running()
         finally:
             self.job = None
+
+    def start_in_background(self, op: str, run_dir: Path, environment: dict[str, str]) -> None:
+        """Give the host a job whose outcome is read from the run folder, if at all."""
+        self._send({**_request(op, run_dir, environment), "background": True})
 
     def _send(self, request: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -121,6 +125,10 @@ class Host:
         self._selector.close()
         self._answers.close()
         self._errors.close()
+
+
+def _request(op: str, run_dir: Path, environment: dict[str, str]) -> dict[str, Any]:
+    return {"op": op, "run_dir": str(run_dir), "cwd": os.getcwd(), "environment": environment}
 
 
 def _preloaded(config: RunConfig) -> list[str]:

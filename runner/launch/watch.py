@@ -12,10 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from runner import rundir
+from runner import machine, rundir
 from runner.schema import RunConfig
 from runner.train.progress import SAID, read_heartbeats
 
@@ -77,6 +78,7 @@ class Watch:
         self._began = self._progressed = time.monotonic()
         self._last: dict[int, Any] = {}
         self._told = False
+        self._prediction_read = False
         self._read = _size(run_dir / rundir.LOGS / "rank_0.log")  # what an earlier attempt said is not said again
         self._progress = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}"), console=console, transient=True, disable=not console.is_terminal)
         self._task = self._progress.add_task("starting", total=None, loss="")
@@ -100,7 +102,19 @@ class Watch:
         beats = read_heartbeats(self._run_dir)
         self._show(beats.get(0, {}))
         self._show_said()
+        self._warn_of_memory()
         self._check_progress(beats)
+
+    def _warn_of_memory(self) -> None:
+        """Once the prediction is there: say so where it does not fit."""
+        if self._prediction_read:
+            return
+        prediction = rundir.memory_prediction(self._run_dir)
+        if prediction is not None:
+            self._prediction_read = True
+            warning = memory_warning(prediction, self._config)
+            if warning:
+                self._console.print(warning, highlight=False, markup=False)
 
     def _pass_on_stop(self) -> None:
         if self._stop.at_once:
@@ -166,3 +180,17 @@ def _size(path: Path) -> int:
 def console() -> Console:
     """The terminal; plain text where it is none."""
     return Console(file=sys.stdout, soft_wrap=True)
+
+
+def memory_warning(prediction: dict[str, Any], config: RunConfig) -> str | None:
+    """A line where the predicted bytes exceed what the device, or on CPU the host, has."""
+    if "error" in prediction:
+        return None
+    devices = machine.visible_devices(config.launcher.gpu_ids)
+    if config.launcher.device == "cuda" and devices:
+        needed, has, place = max(prediction["per_rank_device_bytes"]), min(device.memory_bytes for device in devices), "the device"
+    else:
+        needed, has, place = prediction["per_host_bytes"], psutil.virtual_memory().total, "this host"
+    if needed <= has:
+        return None
+    return f"warning: memory: the run is predicted to need {needed / 2**30:.1f} GiB, {place} has {has / 2**30:.1f} GiB; `python -m runner estimate` with the same overrides shows what fits"
