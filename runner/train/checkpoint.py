@@ -233,8 +233,11 @@ class Checkpoints:
         converted = manifest.world_size != accelerator.num_processes and universal.is_dir()
         # DeepSpeed reads this from its JSON; it holds for this one load, not for the run.
         engine.engine._config.load_universal_checkpoint = converted
+        own_settings = [{key: value for key, value in group.items() if key not in ("params", "lr")} for group in run.prepared.base_optimizer.param_groups]
         path, _ = engine.engine.load_checkpoint(str(universal if converted else chosen.path), tag=TAG)
         engine.engine._config.load_universal_checkpoint = False
+        if converted:
+            _mend_universal_load(run.prepared.base_optimizer, own_settings)
         if path is None:
             raise RankError(f"DeepSpeed found no checkpoint in {chosen.path}")
 
@@ -305,6 +308,17 @@ def _load_replicated(run: Any, content: dict[str, Any]) -> None:
     run.prepared.base_optimizer.load_state_dict(content["optimizer"])
     if content["scaler"] is not None and run.accelerator.scaler is not None:
         run.accelerator.scaler.load_state_dict(content["scaler"])
+
+
+def _mend_universal_load(optimizer: torch.optim.Optimizer, own_settings: list[dict[str, Any]]) -> None:
+    """Undo what DeepSpeed 0.19.8 gets wrong for ZeRO-3: it gives every parameter group the first group's settings
+    (weight decay on biases), and all states one shared step counter, which then counts once per group and step.
+    """
+    for group, own in zip(optimizer.param_groups, own_settings, strict=True):
+        group.update(own)
+    for state in optimizer.state.values():
+        if isinstance(state.get("step"), torch.Tensor):
+            state["step"] = state["step"].clone()
 
 
 def _manifest(run: Any, state: loop.LoopState, evaluated: bool, metric: float | None, files: dict[str, FileFacts]) -> Manifest:
