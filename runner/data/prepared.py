@@ -56,6 +56,11 @@ class PreparedSplit:
         """Features of some rows, in the order asked for."""
         return self.table.take(pa.array(indices)).to_pylist()
 
+    def longest(self, rows: int) -> PreparedSplit:
+        """A split of at most this many of the longest rows."""
+        kept = np.argsort(-self.lengths, kind="stable")[:rows]
+        return PreparedSplit(self.table.take(pa.array(kept)), self.lengths[kept], self.items[kept], self.fingerprint, self.notes)
+
     def column(self, name: str) -> list[Any]:
         """One whole column; empty where there is none."""
         return self.table.column(name).to_pylist() if name in self.table.column_names else []

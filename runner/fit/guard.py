@@ -37,9 +37,9 @@ class GuardedHost:
 
         return self._host.run(op, run_dir, environment, look)
 
-    def kill_job(self) -> None:
-        """As `Host.kill_job`."""
-        self._host.kill_job()
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the host's own."""
+        return getattr(self._host, name)
 
     def _look(self, run_dir: Path, seconds: float) -> None:
         if self._limit is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import statistics
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from runner.launch.local import Host
 from runner.launch.turns import turn
 from runner.launch.watch import Stopping
 from runner.preflight import Checked, check
+from runner.record import METRICS_FILE
 from runner.schema import RunConfig
 
 RAN = "ran"
@@ -102,7 +105,7 @@ class Laboratory:
                 raise FitStopped
             guard = GuardedHost(self.hosts.of(checked.config), self.room.bytes if on_cpu else None, checked.config.fit.trial_timeout_seconds)
             request = Request(checked, overrides, time.monotonic(), {"fit": {"trial": self.count, "budget_bytes": self.room.bytes, **told}})
-            ended = execute(request, cast(Host, guard), self.stop, self.console)
+            ended = execute(request, cast(Host, guard), self.stop, Console(quiet=True))
         if self.stop.asked:
             raise FitStopped
         return _outcome(ended, guard, self.room.bytes if on_cpu else None)
@@ -132,7 +135,7 @@ def _outcome(ended: Ended, guard: GuardedHost, limit: int | None) -> dict[str, A
         record["failure"] = {**(record.get("failure") or {}), "out_of_memory": status != "timed out"}
         ended.record.write()
     tokens = ((record.get("data") or {}).get("train") or {}).get("longest_row_tokens")
-    speed = _samples_per_second(record) if status == RAN else None
+    speed = _samples_per_second(record, ended.record.path.parent) if status == RAN else None
     return {"measured_bytes": measured or None, "samples_per_second": speed, "status": status, "reason": reason, "longest_row_tokens": tokens}
 
 
@@ -152,9 +155,14 @@ def _status(ended: Ended, guard: GuardedHost, measured: int, limit: int | None) 
     return "failed", reason
 
 
-def _samples_per_second(record: dict[str, Any]) -> float | None:
-    steps = [epoch["step_seconds_p50"] for epoch in record.get("epochs", []) if epoch.get("step_seconds_p50")]
-    return record["global_batch_size"] / steps[-1] if steps else None
+def _samples_per_second(record: dict[str, Any], run_dir: Path) -> float | None:
+    """Global batch / median seconds of an optimizer step, over steps with a whole batch; the first one only where there is no other."""
+    rows, batch = record["data"]["train"]["rows"], record["global_batch_size"]
+    steps_per_epoch = -(-rows // batch)
+    lines = [json.loads(line) for line in (run_dir / METRICS_FILE).read_text().splitlines()]
+    whole = [line["seconds"] for line in lines if ((line["step"] - 1) % steps_per_epoch + 1) * batch <= rows]
+    seconds = whole[1:] or whole
+    return batch / statistics.median(seconds) if seconds else None
 
 
 def _mib(size: int) -> str:

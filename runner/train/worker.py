@@ -139,7 +139,7 @@ def _load_data(run: RankRun) -> None:
         for name in ("validation", "test"):
             split = prepare_split(run.recipe, run.tokenizer, name)
             if split is not None and len(split):
-                run.evaluated[name] = split
+                run.evaluated[name] = _longest_only(run, split) if is_trial(run) else split
     for name, split in [("train", run.train_split), *run.evaluated.items()]:
         run.notes += [f"{name}: {note}" for note in (split.notes if split is not None else [])]
 
@@ -176,7 +176,7 @@ def _opening_facts(run: RankRun, total: int) -> dict[str, Any]:
 
 
 def _train(run: RankRun, total: int) -> None:
-    state = loop.LoopState(layout=loop.own_layout(run))
+    state = loop.LoopState()
     run.checkpoints = Checkpoints(run)
     run.checkpoints.restore(state)
     run.checkpoints.warn_of_small_disk()
@@ -202,8 +202,13 @@ def _train(run: RankRun, total: int) -> None:
 
 
 def is_trial(run: RankRun) -> bool:
-    """Whether this is a trial of `fit`: worst-case batches, and of an evaluation only its longest batch."""
+    """Whether this is a trial of `fit`: worst-case batches, and an evaluation of the longest batch only."""
     return run.config.train.batching == "longest_first"
+
+
+def _longest_only(run: RankRun, split: PreparedSplit) -> PreparedSplit:
+    """As many of a split's longest rows as one evaluation batch of every rank holds."""
+    return split.longest(run.config.train.eval_micro_batch_size * run.accelerator.num_processes)
 
 
 def _try_evaluation(run: RankRun) -> None:
@@ -223,11 +228,8 @@ def _stop(run: RankRun, state: loop.LoopState) -> None:
 def _end_epoch(run: RankRun, state: loop.LoopState, train_seconds: float, last: bool) -> dict[str, float]:
     """Evaluate, and put the epoch into the record; returns the metrics."""
     loss = loop.mean_loss(run, state)
-    if is_trial(run):
-        _try_evaluation(run)
     began = run.clock.read()
-    wanted = (last or run.config.train.evaluate_every_epoch) and "validation" in run.evaluated and not is_trial(run)
-    found = evaluate_split(run, "validation") if wanted else None
+    found = evaluate_split(run, "validation") if (last or run.config.train.evaluate_every_epoch) and "validation" in run.evaluated else None
     seconds = run.clock.read() - began
     peaks = gather_objects(run.accelerator, peak_memory_bytes(run.accelerator.device.type))
     metrics = found.metrics if found else {}
@@ -284,7 +286,7 @@ def evaluate_split(run: RankRun, name: str) -> Evaluation:
 
 def _finish(run: RankRun, state: loop.LoopState) -> None:
     """Test split, equality of ranks, final weights."""
-    test = evaluate_split(run, "test") if "test" in run.evaluated and not is_trial(run) else None
+    test = evaluate_split(run, "test") if "test" in run.evaluated else None
     checksums = check_equal_parameters(run.accelerator, run.accelerator.unwrap_model(run.prepared.model), "after training")
     artifacts = {"predictions": "predictions", "metrics_log": "metrics.jsonl"}
     if run.config.train.save_model:
