@@ -6,6 +6,7 @@ again when they have ended. Every write replaces the file in one step.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -14,7 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from runner.secrets import redacted
+
 SCHEMA_VERSION = 1
+FULL = (errno.ENOSPC, errno.EDQUOT)  # no space, or no more of it for this user
 FILE = "record.json"
 METRICS_FILE = "metrics.jsonl"
 
@@ -40,7 +44,7 @@ def write_atomically(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with open(partial, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(redacted(text))
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
@@ -50,7 +54,13 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 class Record:
-    """`record.json` of one run folder."""
+    """`record.json` of one run folder.
+
+    Attributes:
+        may_wait: a write that fails for lack of space is left to the next one; set while ranks work.
+    """
+
+    may_wait = False
 
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / FILE
@@ -74,7 +84,11 @@ class Record:
 
     def write(self) -> None:
         """Write atomically; numbers that JSON has no word for become null."""
-        write_atomically(self.path, json.dumps(finite(self.data), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        try:
+            write_atomically(self.path, json.dumps(finite(self.data), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        except OSError as error:
+            if not (self.may_wait and error.errno in FULL):
+                raise
 
     def end_attempt(self, status: str, reason: str | None) -> None:
         """Close the newest attempt and the run with it."""

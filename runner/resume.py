@@ -81,7 +81,8 @@ def _refuse_living(run_dir: Path, record: Record) -> None:
     if alive == "unknown":
         ages = [time.time() - path.stat().st_mtime for path in (run_dir / "heartbeat").glob("*")]
         if ages and min(ages) < RECENT_SECONDS:
-            raise RequestError(Problem("RUN_DIR", run_dir, f"this run gave a sign of life {min(ages):.0f} s ago on {runner.get('host')}", f"if it has ended there, try again in {RECENT_SECONDS:.0f} s"))
+            why = f"this run gave a sign of life {min(ages):.0f} s ago on {runner.get('host')}"
+            raise RequestError(Problem("RUN_DIR", run_dir, why, f"if it has ended there, try again in {RECENT_SECONDS:.0f} s"))
 
 
 def find(run_dir: Path, record: Record, arguments: list[str]) -> Found:
@@ -150,7 +151,8 @@ def wait_for_survivors(run_dir: Path, say: Callable[[str], None]) -> None:
             say(f"processes of the last attempt are still ending: {', '.join(map(str, survivors))}")
             told = True
         if time.monotonic() > until:
-            raise RequestError(Problem("RUN_DIR", run_dir, f"processes of the last attempt are still there: {', '.join(map(str, survivors))}", f"end them with kill -9 {' '.join(map(str, survivors))}"))
+            numbers = " ".join(map(str, survivors))
+            raise RequestError(Problem("RUN_DIR", run_dir, f"processes of the last attempt are still there: {numbers}", f"end them with kill -9 {numbers}"))
         time.sleep(0.1)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import fcntl
+import json
 import os
 import sys
 import time
@@ -115,7 +115,9 @@ def opening_record(config: RunConfig, command: str, overrides: list[str]) -> dic
 def open_record(run_dir: Path, config: RunConfig) -> Record:
     """The record for rank 0 to go on with: the runner's, or a new one when started by hand."""
     if (run_dir / FILE).exists():
-        return Record.read(run_dir)
+        record = Record.read(run_dir)
+        record.may_wait = True
+        return record
     record = Record(run_dir)
     record.data = opening_record(config, " ".join(sys.argv), [])
     record.update(run_id=run_dir.name, attempts=[{"started_at": now(), "status": "running"}])
@@ -194,7 +196,8 @@ def held(run_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RequestError(Problem(str(run_dir), None, "this run is still going on (another process holds its folder)", "wait for its end, or end it with Ctrl-C or SIGTERM")) from None
+            why = "this run is still going on (another process holds its folder)"
+            raise RequestError(Problem(str(run_dir), None, why, "wait for its end, or end it with Ctrl-C or SIGTERM")) from None
         except OSError:
             pass  # a file system without locks; the record's process id has to do
         yield

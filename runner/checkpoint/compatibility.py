@@ -75,7 +75,7 @@ def check_changes(before: RunConfig, after: RunConfig, rows: int | None, done: i
     """
     problems = []
     for key, value in changed(before, after).items():
-        if key in ROUNDING and ROUNDING[key]:
+        if ROUNDING.get(key):
             problems.append(Problem(key, value, f"{ROUNDING[key]}: from here on results may differ in the last digits", "", "notice"))
         elif key in LENGTH:
             problems += _length(before, after, key, rows, done)
@@ -92,7 +92,8 @@ def _length(before: RunConfig, after: RunConfig, key: str, rows: int | None, don
     if new < done:
         return [Problem(key, value, f"the checkpoint has {done} optimizer steps, this means {new}", "leave it out")]
     if old != new and after.scheduler.name != "constant":
-        return [Problem(key, value, f"scheduler={after.scheduler.name} was planned over {old} optimizer steps, not {new}: the steps so far would have had other learning rates", "leave it out, or start a new run (scheduler=constant could be prolonged)")]
+        why = f"scheduler={after.scheduler.name} was planned over {old} optimizer steps, not {new}: the steps so far would have had other learning rates"
+        return [Problem(key, value, why, "leave it out, or start a new run (scheduler=constant could be prolonged)")]
     return []
 
 
@@ -109,7 +110,8 @@ def keep_global_batch(before: RunConfig, after: RunConfig, typed: frozenset[str]
         train.micro_batch_size, train.gradient_accumulation_steps = fitting
     if plan.global_batch_size(after) != wanted:
         product = f"{train.micro_batch_size} × {train.gradient_accumulation_steps} accumulated × {ranks} ranks = {plan.global_batch_size(after)}"
-        return [Problem("train.micro_batch_size", train.micro_batch_size, f"the run's global batch is {wanted} rows, this would be {product}", "leave the batch out: it is fitted to the number of ranks")]
+        why = f"the run's global batch is {wanted} rows, this would be {product}"
+        return [Problem("train.micro_batch_size", train.micro_batch_size, why, "leave the batch out: it is fitted to the number of ranks")]
     return []
 
 

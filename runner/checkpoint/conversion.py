@@ -23,7 +23,8 @@ def convert(checkpoint: Checkpoint, log: Path) -> Path:
     folder = universal_folder(checkpoint)
     shutil.rmtree(folder, ignore_errors=True)
     stage = checkpoint.manifest.zero_stage or 0
-    command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", str(checkpoint.path / FILES), "--output_folder", str(folder / FILES), "--num_extract_workers", "1", "--num_merge_workers", "1"]
+    command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--num_extract_workers", "1", "--num_merge_workers", "1"]
+    command += ["--input_folder", str(checkpoint.path / FILES), "--output_folder", str(folder / FILES)]
     if stage < 3:
         command.append("--inject_missing_state")  # stages 1 and 2 leave out what only pipelines need
     log.parent.mkdir(exist_ok=True)

@@ -39,7 +39,8 @@ PRELOAD_DEEPSPEED = (
 def main() -> None:
     """Serve requests until standard input ends or the runner does."""
     die_with_parent(int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # the runner decides how runs end
     answers = os.fdopen(int(sys.argv[2]), "w", buffering=1)
     for name in sys.argv[3:]:
         _preload(name)
@@ -52,7 +53,7 @@ def main() -> None:
 def _preload(name: str) -> None:
     try:
         importlib.import_module(name)
-    except Exception:  # noqa: BLE001 - the rank that needs it will say so, in its log
+    except Exception:
         traceback.print_exc()
 
 
@@ -101,7 +102,7 @@ def _child(request: dict[str, Any], parent: int, writing: int) -> None:
         with os.fdopen(writing, "w") as pipe:
             json.dump(outcome, pipe)
         code = 0
-    except BaseException:  # noqa: BLE001 - whatever it is, it must not run the host's loop
+    except BaseException:
         traceback.print_exc()
     finally:
         sys.stderr.flush()

@@ -8,7 +8,6 @@ from runner.launch.local import Host, host_key
 from runner.preflight.assets import hub_reachable, in_cache, needed_assets
 from runner.schema import RunConfig
 
-
 MOST_HOSTS = 2  # a comparison goes to and fro between DDP and DeepSpeed; an idle host takes memory only
 
 

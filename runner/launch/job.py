@@ -75,7 +75,8 @@ def _launch_config(config: RunConfig, run_dir: Path) -> Any:
         monitor_interval=0.1,
         start_method=start_method(config),
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
-        shutdown_timeout=5,
+        shutdown_timeout=1,  # ranks ignore SIGTERM; after a second they are killed
+        signals_to_handle="SIGQUIT",
     )
 
 
@@ -87,7 +88,7 @@ def start_method(config: RunConfig) -> str:
 
 
 def in_own_session() -> None:
-    """Leave the terminal's process group: Ctrl-C reaches the runner only, which decides how the run ends."""
+    """Leave the terminal's process group, and leave it to the runner how the run ends, also where every process gets the signal."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_IGN)

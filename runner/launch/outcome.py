@@ -60,9 +60,16 @@ def log_of(run_dir: Path, rank: int) -> Path:
     return run_dir / rundir.LOGS / f"rank_{rank}.log"
 
 
-def _errors(run_dir: Path) -> list[dict[str, Any]]:
+def restart_reason(run_dir: Path, count: int) -> str:
+    """Why torch elastic started the ranks again for the `count`-th time, from the errors that were kept."""
+    errors = sorted(_errors(run_dir, f"restart_{count}_rank_*.json"), key=lambda error: (_is_aftermath(error), error["time"]))
+    own_errors = [error for error in errors if not _is_aftermath(error)]
+    return _from_error(run_dir, own_errors[0]).message if own_errors else "a rank was killed"
+
+
+def _errors(run_dir: Path, pattern: str = "rank_*.json") -> list[dict[str, Any]]:
     found = []
-    for path in (run_dir / ERRORS).glob("rank_*.json"):
+    for path in (run_dir / ERRORS).glob(pattern):
         try:
             found.append(json.loads(path.read_text()))
         except (OSError, ValueError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import io
 import json
 import os
 import signal
@@ -10,10 +12,12 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 from runner import rundir
 from runner.launch.lifeline import die_with_parent
 from runner.record import write_atomically
+from runner.secrets import redacted
 
 ERRORS = "errors"
 
@@ -27,8 +31,11 @@ def rank_entry(run_dir: str, parent: int) -> str:
     die_with_parent(parent)
     rank = int(os.environ["RANK"])
     _own_log(Path(run_dir), rank)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner decides how a run ends
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # The runner decides how a run ends. Slurm sends SIGTERM to every process of a job, and a rank has to live to
+    # write its checkpoint; torch elastic kills what does not end by itself.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    _keep_restarted(Path(run_dir), rank)
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # where it stands, when it hangs
     from runner.train.worker import run_rank
 
@@ -47,9 +54,31 @@ def _own_log(run_dir: Path, rank: int) -> None:
     log = os.open(run_dir / rundir.LOGS / f"rank_{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    sys.stdout, sys.stderr = _log_text(1), _log_text(2)
     faulthandler.enable(sys.stderr)
+
+
+class _Log(io.FileIO):
+    """A log whose disk may be full: what cannot be written is lost, the rank goes on. Secrets stay out of it."""
+
+    def write(self, data: Any) -> int:
+        text = redacted(bytes(data).decode("utf-8", "replace")).encode()
+        with contextlib.suppress(OSError):
+            super().write(text)
+        return len(data)
+
+
+def _log_text(descriptor: int) -> io.TextIOWrapper:
+    raw = _Log(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="replace", line_buffering=True)
+
+
+def _keep_restarted(run_dir: Path, rank: int) -> None:
+    """The error that made torch elastic start this rank again is no longer the run's; keep it under another name."""
+    count = rundir.restart_count()
+    if count:
+        with contextlib.suppress(OSError):
+            os.replace(run_dir / ERRORS / f"rank_{rank}.json", run_dir / ERRORS / f"restart_{count}_rank_{rank}.json")
 
 
 def _keep_error(run_dir: Path, rank: int, error: BaseException) -> None:
@@ -58,7 +87,7 @@ def _keep_error(run_dir: Path, rank: int, error: BaseException) -> None:
     (run_dir / ERRORS).mkdir(exist_ok=True)
     content = {
         "rank": rank,
-        "time": time.time(),
+        "time": time.monotonic(),  # one clock for all ranks of a machine; the wall clock may jump
         "type": type(error).__name__,
         "message": str(error),
         "out_of_memory": is_out_of_memory(error),

@@ -24,12 +24,11 @@ from runner.checkpoint.folders import Checkpoint
 from runner.checkpoint.manifest import FileFacts, Manifest, read_manifest, write_manifest
 from runner.record import now
 from runner.train import loop
-from runner.train.batching import epoch_order, order_hash
 from runner.train.progress import say
 from runner.train.ranks import RankError, gather_objects, sum_over_ranks
 from runner.train.rng import generator_states, restore_generators
 from runner.train.saving import whole_shapes
-from runner.train.writing import Writer, deepspeed_writes_through, failure_text, free_bytes
+from runner.train.writing import Writer, deepspeed_writes_through, failure_text, free_bytes, in_words
 
 TAG = "deepspeed"  # folder of DeepSpeed's files inside a checkpoint
 WEIGHTS_AND_OPTIMIZER = "model_and_optimizer.pt"
@@ -142,7 +141,7 @@ class Checkpoints:
 
     def _write_states(self, writer: Writer, state: loop.LoopState) -> None:
         run, accelerator = self._run, self._run.accelerator
-        shared = {"data": self._data(state.layout), "best": self._best}
+        shared = {"data": self._data(), "best": self._best}
         writer.save({**_rank_state(run, state), **shared}, f"rank_{accelerator.process_index}.pt")
         engine = getattr(accelerator, "deepspeed_engine_wrapped", None)
         if engine is not None:
@@ -168,14 +167,19 @@ class Checkpoints:
         if error is not None:
             kept = folders.newest(run.run_dir, checksums=False)
             warning = f"no checkpoint at step {state.step}: {error}; " + (f"{kept.path.name} is kept, training goes on" if kept else "there is none so far, training goes on")
-            say(f"warning: {warning}")
-            run.record.update(warnings=[*run.record.data.get("warnings", []), warning])
+            self._warn(warning)
             return
         policy = retention.Policy(self._settings.keep_last, self._settings.keep_best, run.config.recipe.greater_is_better)
         removed = retention.apply(run.run_dir, policy)
         gone = f"; removed {', '.join(removed)}" if removed else ""
-        say(f"checkpoint {folders.name_of(state.step, evaluated)}: {self._known_bytes / 2**20:.1f} MiB in {seconds:.1f} s{gone}")
+        say(f"checkpoint {folders.name_of(state.step, evaluated)}: {in_words(self._known_bytes)} in {seconds:.1f} s{gone}")
         run.record.update(artifacts={**run.record.data.get("artifacts", {}), "checkpoints": folders.CHECKPOINTS})
+
+    def _warn(self, text: str) -> None:
+        """On rank 0: to the terminal and into the record."""
+        say(f"warning: {text}")
+        record = self._run.record
+        record.update(warnings=[*record.data.get("warnings", []), text])
 
     def warn_of_small_disk(self) -> None:
         """On rank 0, before the first step: say so when the checkpoints that will be kept do not fit."""
@@ -183,9 +187,8 @@ class Checkpoints:
         asked = self._settings.every_steps or self._settings.every_epoch or self._settings.every_minutes or self._settings.keep_best
         free, one = free_bytes(self._run.run_dir), self.needed_bytes()
         if asked and self._run.record is not None and free < kept * one:
-            warning = f"{kept} checkpoints of about {one / 2**20:.1f} MiB need {kept * one / 2**20:.1f} MiB, free {free / 2**20:.1f} MiB at {self._run.run_dir} (fewer with checkpoint.keep_last)"
-            say(f"warning: {warning}")
-            self._run.record.update(warnings=[*self._run.record.data.get("warnings", []), warning])
+            numbers = f"{kept} checkpoints of about {in_words(one)} need {in_words(kept * one)}, free {in_words(free)}"
+            self._warn(f"{numbers} at {self._run.run_dir} (fewer with checkpoint.keep_last)")
 
     def restore(self, state: loop.LoopState) -> bool:
         """Take up the newest checkpoint of the run folder; returns False where there is none.
@@ -215,12 +218,10 @@ class Checkpoints:
         self._saved, self._best, self._known_bytes = (manifest.step, manifest.evaluated), first["best"], manifest.bytes
         return True
 
-    def _data(self, layout: tuple[int, int]) -> dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """What the position in the data refers to."""
         if self._data_facts is None:
-            train = self._run.config.train
-            order = epoch_order(self._run.train_split.lengths, train.seed, 0, layout[0] * layout[1], train.batching)
-            self._data_facts = {"rows": len(self._run.train_split), "order": order_hash(order)}
+            self._data_facts = {"rows": len(self._run.train_split), "order": loop.first_order_hash(self._run)}
         return self._data_facts
 
     def _load_states(self, chosen: Checkpoint, manifest: Manifest) -> None:
@@ -244,9 +245,9 @@ class Checkpoints:
     def _take_up(self, state: loop.LoopState, own: dict[str, Any], first: dict[str, Any]) -> None:
         """Loop position, generators, times and the record's epochs."""
         run = self._run
-        _check_data(own["data"], self._data(tuple(own["loop"]["layout"])))
+        _check_data(own["data"], self._data())
         for name, value in own["loop"].items():
-            setattr(state, name, tuple(value) if isinstance(value, list) else value)
+            setattr(state, name, value)
         if run.accelerator.process_index >= own["world_size"] or run.accelerator.num_processes != own["world_size"]:
             # The sum of all ranks' parts is what counts; with another number of ranks rank 0 carries it.
             state.loss_sum = first["loss_sum_of_all"] if run.accelerator.process_index == 0 else 0.0
@@ -281,7 +282,7 @@ def _rank_state(run: Any, state: loop.LoopState) -> dict[str, Any]:
     """What belongs to this rank: position, generators, times; on rank 0 also the record so far."""
     record = run.record.data if run.record is not None else {}
     return {
-        "loop": {**vars(state), "loss_sum": float(state.loss_sum), "layout": list(state.layout), "epoch_seconds": run.clock.read() - run.epoch_began},
+        "loop": {**vars(state), "loss_sum": float(state.loss_sum), "epoch_seconds": run.clock.read() - run.epoch_began},
         "world_size": run.accelerator.num_processes,
         "generators": generator_states(run.accelerator.device),
         "times": run.times.state(),

@@ -1,21 +1,26 @@
 """Faults on request, for tests: RUNNER_FAULT=KIND:PHASE:STEP[:RANK], several separated by commas.
 
 KIND is oom (torch's own out-of-memory class is raised: a real CUDA one cannot exist on CPU), error, hang,
-kill (SIGKILL to itself), nan (a parameter becomes NaN), `sleep` (0.2 s) or `sleep=SECONDS`. PHASE is one of
-runner.train.timing.PHASES. STEP is the optimizer step under way, from 1 (0 before the first), or `*` for
-every one. Without RANK every rank is struck.
+kill (SIGKILL to itself), full (from then on no file of this rank grows beyond 512 KiB, as on a full disk), nan
+(a parameter becomes NaN), `sleep` (0.2 s) or `sleep=SECONDS`. PHASE is one of runner.train.timing.PHASES. STEP is
+the optimizer step under way, from 1 (0 before the first), or `*` for every one. Without RANK every rank is struck.
+Ranks that torch elastic has started again are not struck.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from dataclasses import dataclass
 from typing import Any
 
+from runner.rundir import restart_count
+
 VARIABLE = "RUNNER_FAULT"
 SLEEP_SECONDS = 0.2
+FULL_AT_BYTES = 512 * 1024
 
 
 class InjectedFault(RuntimeError):
@@ -41,7 +46,7 @@ def parse_faults(text: str) -> list[Fault]:
 def _parse(text: str) -> Fault:
     kind, phase, step, *rank = text.strip().split(":")
     name, _, seconds = kind.partition("=")
-    if name not in ("oom", "error", "hang", "kill", "nan", "sleep"):
+    if name not in ("oom", "error", "hang", "kill", "full", "nan", "sleep"):
         raise ValueError(f"{VARIABLE}={text}: no such fault")
     return Fault(name, phase, None if step == "*" else int(step), int(rank[0]) if rank else None, float(seconds or SLEEP_SECONDS))
 
@@ -50,7 +55,8 @@ class Faults:
     """Called at the start of every phase; does nothing unless the environment asks for a fault."""
 
     def __init__(self, rank: int) -> None:
-        self._faults = [fault for fault in parse_faults(os.environ.get(VARIABLE, "")) if fault.rank in (None, rank)]
+        asked = parse_faults(os.environ.get(VARIABLE, "")) if restart_count() == 0 else []
+        self._faults = [fault for fault in asked if fault.rank in (None, rank)]
         self.step = 0  # optimizer step under way
         self.model: Any = None
 
@@ -67,6 +73,8 @@ class Faults:
             time.sleep(1e6)
         elif fault.kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        elif fault.kind == "full":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_AT_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         elif fault.kind == "nan":
             _poison(self.model)
         elif fault.kind == "oom":

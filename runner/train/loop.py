@@ -37,8 +37,6 @@ class LoopState:
         loss_sum, loss_steps: of the epoch so far, this rank's part, for the epoch's mean loss; on the device.
         nonfinite: losses in a row that were not finite.
         epoch_seconds: training seconds of the epoch before the checkpoint that was taken up.
-        layout: rows of a forward pass over all ranks, and passes per optimizer step, by which epochs are ordered. They
-            are the run's first ones: resumed on another number of ranks, each optimizer step keeps its rows.
     """
 
     epoch: int = 0
@@ -49,18 +47,11 @@ class LoopState:
     nonfinite: int = 0
     samples_seen: int = 0
     epoch_seconds: float = 0.0
-    layout: tuple[int, int] = (1, 1)
 
     def start_next_epoch(self) -> None:
         """Move on to the first window of the next epoch."""
         self.epoch, self.window = self.epoch + 1, 0
         self.loss_sum, self.loss_steps, self.epoch_seconds = 0.0, 0, 0.0
-
-
-def own_layout(run: Any) -> tuple[int, int]:
-    """Rows of a forward pass over all ranks, and passes per optimizer step, as configured now."""
-    train = run.config.train
-    return train.micro_batch_size * run.accelerator.num_processes, train.gradient_accumulation_steps
 
 
 @dataclass
@@ -73,12 +64,12 @@ class Window:
     tokens: int
 
 
-def plan_epoch(run: Any, epoch: int, layout: tuple[int, int]) -> list[Window]:
+def plan_epoch(run: Any, epoch: int) -> list[Window]:
     """This rank's windows of an epoch, in order."""
-    train, world, own = run.train_split, run.accelerator.num_processes, own_layout(run)
-    # Ordered by whole optimizer steps, then cut: the rows of a step do not depend on how it is accumulated.
-    steps = epoch_order(train.lengths, run.config.train.seed, epoch, layout[0] * layout[1], run.config.train.batching)
-    return [_window(run, _passes(step, own[0]), world) for step in steps]
+    train, world = run.train_split, run.accelerator.num_processes
+    # Ordered by whole optimizer steps, then cut: the rows of a step depend neither on how it is accumulated nor on the ranks.
+    steps = epoch_order(train.lengths, run.config.train.seed, epoch, plan.global_batch_size(run.config), run.config.train.batching)
+    return [_window(run, _passes(step, run.config.train.micro_batch_size * world), world) for step in steps]
 
 
 def _passes(rows: np.ndarray, per_pass: int) -> list[np.ndarray]:
@@ -132,7 +123,7 @@ def train_epoch(run: Any, state: LoopState, total_steps: int, heartbeat: Heartbe
     Raises:
         TrainingDiverged: after `train.max_nonfinite_steps` losses in a row that are not finite.
     """
-    planned = plan_epoch(run, state.epoch, state.layout)[state.window :]
+    planned = plan_epoch(run, state.epoch)[state.window :]
     batches = _batches(run, planned)
     for window in planned:
         if state.step >= total_steps:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
 from pathlib import Path
 from typing import Any
 
-from runner.record import METRICS_FILE, finite
+from runner.record import FULL, METRICS_FILE, finite, write_atomically
 
 HEARTBEATS = "heartbeat"
 SAID = "» "  # lines of rank 0's log that begin so are shown on the terminal
@@ -51,7 +52,7 @@ def read_heartbeats(run_dir: Path) -> dict[int, dict[str, Any]]:
 
 
 class MetricsLog:
-    """`metrics.jsonl`: one object a logged optimizer step.
+    """`metrics.jsonl`: one object a logged optimizer step. Lines that a full disk refuses wait for space.
 
     Args:
         after_step: lines of later steps are dropped first, so that a resumed run has each step once.
@@ -59,14 +60,25 @@ class MetricsLog:
 
     def __init__(self, run_dir: Path, after_step: int = 0) -> None:
         self._path = run_dir / METRICS_FILE
+        self._waiting: list[str] = []
         if self._path.exists():
-            kept = [line for line in self._path.read_text().splitlines(keepends=True) if _step_of(line) <= after_step]
-            self._path.write_text("".join(kept))
+            kept = [line for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if _step_of(line) <= after_step]
+            write_atomically(self._path, "".join(kept))
 
     def write(self, **values: Any) -> None:
         """Append one line; non-finite numbers become null."""
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(finite(values)) + "\n")
+        self._waiting.append(json.dumps(finite(values)) + "\n")
+        with open(self._path, "ab", buffering=0) as file:
+            end = file.tell()
+            text = "".join(self._waiting).encode()
+            try:
+                if file.write(text) != len(text):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._waiting = []
+            except OSError as error:
+                file.truncate(end)
+                if error.errno not in FULL:
+                    raise
 
 
 def _step_of(line: str) -> float:

@@ -16,7 +16,9 @@ import torch
 
 from runner import plan, rundir
 from runner.data.prepared import PreparedSplit, prepare_split
+from runner.launch.outcome import restart_reason
 from runner.recipe import Recipe, load_recipe
+from runner.record import now
 from runner.schema import RunConfig
 from runner.train import assets, loop, observed, optimization, saving
 from runner.train.checkpoint import Checkpoints
@@ -113,6 +115,7 @@ def _own_folder(run_dir: Path, accelerator: Any) -> Path:
 def _work(run: RankRun) -> None:
     if run.accelerator.is_main_process:
         run.record = rundir.open_record(run.run_dir, run.config)
+        _note_restart(run)
     _load_data(run)
     model = _load_model(run)
     total = loop.total_optimizer_steps(run) if run.config.mode == "train" else 1
@@ -127,6 +130,18 @@ def _work(run: RankRun) -> None:
         _train(run, total)
     else:
         _evaluate_only(run)
+
+
+def _note_restart(run: RankRun) -> None:
+    """After a restart by torch elastic: say why, in the attempt and on the terminal."""
+    count = rundir.restart_count()
+    if not count:
+        return
+    reason = restart_reason(run.run_dir, count)
+    say(f"restart {count} of {run.config.launcher.max_restarts}: {reason}")
+    attempt = run.record.data["attempts"][-1]
+    attempt["restarts"] = [*attempt.get("restarts", []), {"at": now(), "reason": reason}]
+    run.record.write()
 
 
 def _load_data(run: RankRun) -> None:

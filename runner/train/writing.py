@@ -7,7 +7,6 @@ would wait for it for ever; so the error is kept, the rank goes on, and all rank
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 from pathlib import Path
@@ -16,8 +15,7 @@ from typing import Any
 import torch
 
 from runner.checkpoint.manifest import FileFacts
-
-FULL = (errno.ENOSPC, errno.EDQUOT)
+from runner.record import FULL
 
 
 class _HashingFile:
@@ -128,7 +126,7 @@ def failure_text(error: OSError, folder: Path, needed_bytes: int) -> str:
     """What went wrong with a checkpoint, with the numbers that help."""
     if error.errno not in FULL:
         return f"the checkpoint could not be written: {error.strerror or error} at {folder}"
-    return f"disk full: the checkpoint needs {_size(needed_bytes)}, free {_size(free_bytes(folder))} at {folder}"
+    return f"disk full: the checkpoint needs {in_words(needed_bytes)}, free {in_words(free_bytes(folder))} at {folder}"
 
 
 def free_bytes(folder: Path) -> int:
@@ -141,7 +139,8 @@ def free_bytes(folder: Path) -> int:
     return facts.f_bavail * facts.f_frsize
 
 
-def _size(number: float) -> str:
+def in_words(number: float) -> str:
+    """Bytes with the unit that keeps the number short."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024 or unit == "GiB":
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in ("-h", "--help"):
         print(USAGE)
         return EXIT_COMPLETED
-    if not arguments or "=" in arguments[0] and not Path(arguments[0]).is_dir():
+    if not arguments or ("=" in arguments[0] and not Path(arguments[0]).is_dir()):
         raise RequestError(Problem("RUN_DIR", arguments[0] if arguments else None, "the folder of the run comes first", "type python -m runner resume RUN_DIR [KEY=VALUE ...]"))
     run_dir, overrides = Path(arguments[0]).expanduser().absolute(), list(arguments[1:])
     console = terminal()
