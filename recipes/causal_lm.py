@@ -38,6 +38,7 @@ class CausalLanguageModel(recipe.Recipe):
         self._tokens = 0
 
     def max_positions(self) -> dict[str, int]:
+        """A block is what the model sees at a time."""
         return {"block_size": self.options.block_size}
 
     def row_end(self) -> str:
@@ -52,7 +53,7 @@ class CausalLanguageModel(recipe.Recipe):
     def features(self, rows: dict[str, list[Any]], tokenizer: Any) -> dict[str, list[Any]]:
         """Blocks of exactly `block_size` tokens; what is left over waits for the next rows."""
         end, size = self.row_end(), self.options.block_size
-        texts = [("" if value is None else str(value)) + end for value in rows[self.column("text")]]
+        texts = [("" if value is None else str(value)) + end for value in self.values(rows, "text")]
         stream = self._rest
         for ids in tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]:
             stream += ids
@@ -62,6 +63,7 @@ class CausalLanguageModel(recipe.Recipe):
         return {"input_ids": [stream[start : start + size] for start in range(0, whole, size)]}
 
     def preparation_notes(self) -> list[str]:
+        """How many tokens there were, and how many of them the tail lost."""
         size = self.options.block_size
         return [f"{self._tokens:,} tokens make {self._tokens // size:,} blocks of {size}; the last {self._tokens % size} tokens fill no block and are left out"]
 
@@ -86,7 +88,9 @@ class CausalLanguageModel(recipe.Recipe):
         return [[total, tokens.shape[1] - 1] for total in sums]
 
     def samples(self, predictions: list[Any]) -> list[Any]:
+        """Mean loss and predicted tokens of each block."""
         return [{"loss": total / count, "tokens": count} for total, count in predictions]
 
     def score(self, predictions: list[Any], references: list[Any]) -> dict[str, float]:
+        """Loss per token and perplexity of the whole split."""
         return metrics.perplexity([total for total, _ in predictions], [count for _, count in predictions])

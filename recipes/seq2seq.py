@@ -57,13 +57,15 @@ class Seq2Seq(recipe.Recipe):
         self._sources, self._targets = CutCounts(), CutCounts()
 
     def max_positions(self) -> dict[str, int]:
+        """Encoder input, decoder input in training, and the reply as it is generated."""
         return {key: getattr(self.options, key) for key in ("max_source_length", "max_target_length", "max_length")}
 
     def features(self, rows: dict[str, list[Any]], tokenizer: Any) -> dict[str, list[Any]]:
+        """Source and target ids; the source text as the model sees it, and the whole target to score against."""
         options = self.options
-        dialogues = [Dialogue.of(value, options.turn_separator, options.context_line) for value in rows[self.column("texts")]]
+        dialogues = [Dialogue.of(value, options.turn_separator, options.context_line) for value in self.values(rows, "texts")]
         sources = DialogueFitter(tokenizer, options.source_prefix, options.max_source_length, self._sources).fit(dialogues)
-        references = ["" if value is None else str(value) for value in rows[self.column("labels")]]
+        references = ["" if value is None else str(value) for value in self.values(rows, "labels")]
         return {
             "input_ids": [ids for _, ids in sources],
             "labels": self._target_ids(references, tokenizer),
@@ -81,15 +83,19 @@ class Seq2Seq(recipe.Recipe):
         return [ids if len(ids) <= limit else ids[: limit - 1] + ids[-1:] for ids in encoded]
 
     def preparation_notes(self) -> list[str]:
-        notes = self._sources.note(self.options.max_source_length)
-        if cut := self._targets.rows_cut:
-            notes.append(f"{cut:,} of {self._targets.rows:,} targets were longer than {self.options.max_target_length} tokens (on average by {self._targets.tokens_cut / cut:.1f}) and lost their end in training; BLEU sees them whole")
+        """Which sources and targets were cut, and by how much."""
+        notes, targets = self._sources.note(self.options.max_source_length), self._targets
+        if targets.rows_cut:
+            which = f"{targets.rows_cut:,} of {targets.rows:,} targets were longer than {self.options.max_target_length} tokens"
+            notes.append(f"{which} (on average by {targets.tokens_cut / targets.rows_cut:.1f}) and lost their end in training; BLEU sees them whole")
         return notes
 
     def length(self, features: dict[str, Any]) -> int:
+        """Tokens of encoder and decoder."""
         return len(features["input_ids"]) + len(features["labels"])
 
     def items(self, features: dict[str, Any]) -> int:
+        """Predicted tokens: the loss is their mean."""
         return len(features["labels"])
 
     def collate(self, features: list[dict[str, Any]], tokenizer: Any) -> recipe.Batch:
@@ -125,4 +131,5 @@ class Seq2Seq(recipe.Recipe):
         return [" ".join(text.split()) for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
     def score(self, predictions: list[Any], references: list[Any]) -> dict[str, float]:
+        """Corpus BLEU of the whole split."""
         return metrics.corpus_bleu(predictions, references)

@@ -52,6 +52,13 @@ class Recipe:
         """The data set's own name of a column the recipe reads; None where it is mapped to nothing."""
         return self.config.dataset.columns.get(name, name)
 
+    def values(self, rows: dict[str, list[Any]], name: str) -> list[Any]:
+        """What some rows hold in the column the recipe calls `name`; None for each where the data set has no such column."""
+        column = self.column(name)
+        if column is not None and column in rows:
+            return rows[column]
+        return [None] * len(next(iter(rows.values()), []))
+
     def max_positions(self) -> dict[str, int]:
         """Longest sequences the model sees with these options: key of `task` → tokens."""
         raise NotImplementedError

@@ -48,7 +48,8 @@ def name_problems(name: str, root: Path) -> list[Problem]:
     """Why a new recipe in `root` cannot have this name."""
     if not _usable(name):
         better = re.sub(r"\W+", "_", name.strip()).strip("_").lower()
-        return [Problem(f"new {name}", None, "a recipe's name must be a Python identifier: letters, digits and _, a letter first, no keyword", f"for example {better if _usable(better) else 'my_task'}")]
+        better = better if _usable(better) else "my_task"
+        return [Problem(f"new {name}", None, "a recipe's name must be a Python identifier: letters, digits and _, a letter first, no keyword", f"for example {better}")]
     if name in option_files("recipe"):
         return [Problem(f"new {name}", None, f"there is a recipe of this name: {option_files('recipe')[name]}", "choose another name")]
     taken = [folder / f"{name}.py" for folder in places.recipe_dirs() if (folder / f"{name}.py").exists()]

@@ -11,7 +11,7 @@ from runner.compose import Composed
 from runner.deepspeed_json import adopt, fill
 from runner.errors import Problem, RequestError
 from runner.preflight.assets import check_assets, hf_home
-from runner.preflight.contradictions import contradictions, wrong_family, wrong_family
+from runner.preflight.contradictions import contradictions, wrong_family
 from runner.preflight.data import check_data
 from runner.preflight.idle import idle_keys
 from runner.preflight.places import check_places
@@ -54,7 +54,6 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     problems = found + problems
     # First: a model of another family brings options and columns that this recipe cannot know.
     stop_on_errors(problems + wrong_family(config))
-    stop_on_errors(wrong_family(config))  # its options would not fit either, which would only confuse
     recipe = load_recipe(config)
     problems += contradictions(config, recipe) + idle_keys(config)
     data = check_data(config, recipe)

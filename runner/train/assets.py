@@ -79,10 +79,11 @@ def build_model(recipe: Recipe, tokenizer: Any = None) -> tuple[Any, list[str]]:
     model_class = getattr(transformers, recipe.auto_class)
     settings = architecture(config, recipe.model_overrides())
     _check_positions(recipe, settings)
+    notes: list[str] = []
     with _whole_model(config):
         torch.manual_seed(config.train.seed)
         if config.model.init == "random":
-            model, notes = model_class.from_config(settings, trust_remote_code=config.model.trust_remote_code), []
+            model = model_class.from_config(settings, trust_remote_code=config.model.trust_remote_code)
         else:
             model, notes = _pretrained(config.model, model_class, settings)
         notes += _fit_vocabulary(model, tokenizer)

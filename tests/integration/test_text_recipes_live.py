@@ -64,7 +64,8 @@ def test_bleu_is_what_sacrebleu_says_of_the_kept_predictions(dialogues: Result, 
     assert [row["text"] for row in rows] == ["chatbot: " + sample["texts"] for sample in samples]
     for name in ("prediction", "reference"):
         (tmp_path / name).write_text("".join(row[name] + "\n" for row in rows))
-    said = subprocess.run([sys.executable, "-m", "sacrebleu", str(tmp_path / "reference"), "-i", str(tmp_path / "prediction"), "-b", "-w", "8"], capture_output=True, text=True, timeout=60, check=True)
+    typed = [sys.executable, "-m", "sacrebleu", str(tmp_path / "reference"), "-i", str(tmp_path / "prediction"), "-b", "-w", "8"]
+    said = subprocess.run(typed, capture_output=True, text=True, timeout=60, check=True)
     assert float(said.stdout) == pytest.approx(dialogues.record["metrics"]["bleu"], abs=1e-7)
 
 
@@ -142,7 +143,8 @@ def test_loss_uses_the_models_own_shift_and_no_padding() -> None:
     assert batch["labels"].tolist()[1][-3:] == [-100] * 3
     assert batch["attention_mask"].sum(dim=1).tolist() == [len(ids) for ids in made["input_ids"]]
     start = model.config.decoder_start_token_id
-    shifted = torch.tensor([[start, *row[:-1]] for row in batch["labels"].tolist()]).masked_fill(torch.tensor([[start, *row[:-1]] for row in batch["labels"].tolist()]) == -100, tokenizer.pad_token_id)
+    shifted = torch.tensor([[start, *row[:-1]] for row in batch["labels"].tolist()])
+    shifted[shifted == -100] = tokenizer.pad_token_id
     logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], decoder_input_ids=shifted).logits
     kept = batch["labels"] != -100
     expected = torch.nn.functional.cross_entropy(logits[kept], batch["labels"][kept])
@@ -207,7 +209,8 @@ def test_wider_tokenizer_under_zero3(real_run: Any, tmp_path: Path) -> None:
     settings.chmod(0o644)
     settings.write_text(json.dumps({**json.loads(settings.read_text()), "additional_special_tokens": ["<|new|>"]}))
     lines = CASES / "data/lm_train.txt"
-    common = (*TEXT, f"model.path={folder}", "model.tokenizer=null", "task.block_size=32", "dataset=files", f"dataset.train={lines}", f"dataset.validation={lines}", "train.max_steps=1", *SCRATCH)
+    files = ("dataset=files", f"dataset.train={lines}", f"dataset.validation={lines}")
+    common = (*TEXT, f"model.path={folder}", "model.tokenizer=null", "task.block_size=32", *files, "train.max_steps=1", *SCRATCH)
     sharded, whole = (real_run(*common, *how, run_dir=tmp_path / name) for name, how in {"zero3": SHARDED, "ddp": ("launcher=ddp",)}.items())
     assert sharded.returncode == 0, sharded.stderr
     assert any("the tokenizer has 401 tokens, the model 400: the embeddings were enlarged" in note for note in sharded.record["notes"])

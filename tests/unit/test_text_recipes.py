@@ -130,7 +130,8 @@ def test_position_limits() -> None:
 
 def test_wrong_family_is_refused_with_the_recipes_that_fit() -> None:
     assert problems("model=gpt2_tiny") == ["error: model=gpt2_tiny: is of the family causal_lm; recipe=deberta_mrpc trains encoder; use recipe=gpt2_wikitext"]
-    assert problems("recipe=gpt2_wikitext", "model=t5_small") == ["error: model=t5_small: is of the family seq2seq; recipe=gpt2_wikitext trains causal_lm; use recipe=blenderbot_mudoconv"]
+    said = "error: model=t5_small: is of the family seq2seq; recipe=gpt2_wikitext trains causal_lm; use recipe=blenderbot_mudoconv"
+    assert problems("recipe=gpt2_wikitext", "model=t5_small") == [said]
 
 
 def test_wrong_options_are_named() -> None:
@@ -150,7 +151,8 @@ def test_corpus_bleu() -> None:
 def test_empty_texts_give_finite_figures_or_none() -> None:
     assert metrics.corpus_bleu(["", "\f"], ["a b", "c"]) == {"bleu": 0.0, "empty_predictions": 2.0}
     mixed = metrics.corpus_bleu(["a b c d", "x"], ["a b c d", ""])
-    assert math.isfinite(mixed["bleu"]) and mixed["empty_references"] == 1.0
+    assert math.isfinite(mixed["bleu"])
+    assert mixed["empty_references"] == 1.0
     assert metrics.corpus_bleu(["x", ""], ["", "\f"]) == {"empty_predictions": 1.0, "empty_references": 2.0}
 
 
