@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,23 @@ class Runs:
         said = Console(file=io.StringIO(), width=200)
         with stopping() as stop:
             ended = execute(Request(checked, composed.overrides, environment=environment or {}), self._host(checked.config), stop, said)
+        return Result(ended.exit_code, said.file.getvalue(), str(ended.record.data.get("reason") or ""), run_dir)
+
+    def resume(self, run_dir: Path, *overrides: str, environment: dict[str, str] | None = None) -> Result:
+        """`python -m runner resume RUN_DIR OVERRIDES`, on a kept host."""
+        from rich.console import Console
+
+        from runner import rundir
+        from runner.execution import run_attempt
+        from runner.launch.watch import stopping
+        from runner.resume import find, open_run, prepare
+
+        said = Console(file=io.StringIO(), width=200)
+        record = open_run(run_dir)
+        with rundir.held(run_dir), stopping() as stop:
+            request = prepare(find(run_dir, record, list(overrides)), list(overrides), time.monotonic(), said.print)
+            request.environment = environment or {}
+            ended = run_attempt(request, self._host(request.checked.config), stop, said)
         return Result(ended.exit_code, said.file.getvalue(), str(ended.record.data.get("reason") or ""), run_dir)
 
     def _host(self, config: Any) -> Any:
