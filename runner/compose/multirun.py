@@ -113,6 +113,8 @@ class CellsLauncher(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """One batch of jobs."""
+        if not str(self._config.hydra.sweeper._target_).startswith(_PLUGIN_PACKAGE):
+            Path(str(self._config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)  # other sweepers write their results there
         cells = [self._compose(initial_job_idx + index, list(overrides)) for index, overrides in enumerate(job_overrides)]
         return [_job_return(cell, value) for cell, value in zip(cells, self._run_batch(cells), strict=True)]
 

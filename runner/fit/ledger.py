@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from runner import plan
+from runner.compose.overrides import parse_overrides
 from runner.fit.room import Room
 from runner.fit.trial import Trial
 from runner.record import write_atomically
@@ -54,10 +56,17 @@ def _mib(size: int | None) -> str:
     return f"{size / MIB:.0f} MiB" if size else "–"
 
 
-def save_choice(config: RunConfig, name: str, said: str) -> Path:
+def kept_overrides(typed: list[str], replaced: set[str]) -> list[str]:
+    """What was typed for the search and still holds for a run: not what the result replaces, and nothing of the search."""
+    replaced = {*replaced, "train.global_batch_size"}
+    return [item.input_line or "" for item in parse_overrides(typed) if item.key_or_group not in replaced and not item.key_or_group.startswith(("fit.", "hydra", "sweep."))]
+
+
+def save_choice(config: RunConfig, name: str, typed: list[str], said: str) -> Path:
     """Write conf/fitted/NAME.yaml in the current folder.
 
     Args:
+        typed: overrides that belong to it but stand outside, for the comment.
         config: the configuration that fits, resolved, with its batch.
         said: where it comes from, for the comment.
     """
@@ -70,7 +79,7 @@ def save_choice(config: RunConfig, name: str, said: str) -> Path:
     lines = [
         "# @package _global_",
         *(f"# {line}" for line in said.splitlines()),
-        f"#   python -m runner +fitted={name}",
+        f"#   python -m runner {shlex.join([*typed, f'+fitted={name}'])}",
         "defaults:",
         *defaults,
         "train:",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from runner.errors import Problem
@@ -55,6 +55,11 @@ RULES = (
     Rule(("checkpoint.every_steps", "checkpoint.every_epoch", "checkpoint.every_minutes"), lambda c: c.mode == "train", "nothing is trained under mode=evaluate", "leave it out or add mode=train"),
     Rule(("checkpoint.keep_last", "checkpoint.keep_best"), lambda c: any((c.checkpoint.every_steps, c.checkpoint.every_epoch, c.checkpoint.every_minutes)), "no checkpoints are written", "add checkpoint.every_steps=N or leave it out"),
 )
+
+
+def unread_sections(names: Iterable[str], sections: tuple[str, ...], why: str) -> list[Problem]:
+    """Typed keys of whole sections that this command does not read."""
+    return [Problem(name, None, f"this would change nothing: {why}", "leave it out") for name in sorted(names) if name.startswith(tuple(f"{section}." for section in sections))]
 
 
 def idle_keys(config: RunConfig) -> list[Problem]:

@@ -11,6 +11,7 @@ from runner.compose import Composed
 from runner.compose.multirun import ComposedCell
 from runner.errors import Problem, RequestError
 from runner.preflight import Checked, check
+from runner.preflight.idle import unread_sections
 from runner.sweep.history import free_folder
 from runner.sweep.identity import cell_hash
 
@@ -83,6 +84,9 @@ def _checked(job: Job, composed: Composed) -> Job:
     config = composed.config.model_copy(deep=True)
     config.train.seed += job.repeat
     own = replace(composed, config=config, run_dir=free_folder(job.run_dir))
+    unread = [] if config.sweep.largest_batch else unread_sections(composed.explicit, ("fit",), "only `python -m runner fit` and sweep.largest_batch=true read it")
+    if unread:
+        return replace(job, problems=unread)
     try:
         checked = check(own)
     except RequestError as error:

@@ -118,7 +118,8 @@ class Session:
         """The new sweep's folder, or that of the same sweep when it is gone on with."""
         if self._sweep_dir is None:
             rerun = next((cell.composed.config.sweep.rerun for cell in cells if cell.composed), "missing")
-            known = None if self._explicit_folder or rerun == "all" else folder_of_sweep(roots, self._id)
+            chosen = self._explicit_folder or cells[0].sweep_dir.is_dir()  # it is there when a sweeper writes its results to it
+            known = None if chosen or rerun == "all" else folder_of_sweep(roots, self._id)
             self._sweep_dir = known or cells[0].sweep_dir
         return self._sweep_dir
 

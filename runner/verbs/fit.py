@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from runner.compose import Composed, compose_run
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUT_OF_MEMORY, EXIT_PREEMPTED
 from runner.fit.ladder import Rung, climb, overrides_of
 from runner.fit.largest import find_largest
-from runner.fit.ledger import default_name, print_ledger, save_choice, write_ledger
+from runner.fit.ledger import default_name, kept_overrides, print_ledger, save_choice, write_ledger
 from runner.fit.room import Room, room_of
 from runner.fit.trial import FitStopped, Laboratory, Trial
 from runner.launch.hosts import SharedHosts
@@ -49,7 +50,7 @@ def _search(composed: Composed, checked: Checked, laboratory: Laboratory) -> int
         best = next((trial for trial in largest.trials if trial.ran and trial.micro_batch_size == largest.rows), None)
         return _conclude(composed, checked, laboratory, largest.trials, best, Rung("as configured"), largest.error, f"limit      {largest.limit}")
     climbed = climb(composed, config, laboratory, target)
-    console.print(f"ladder     global batch {target}, {len(climbed.trials)} rungs", highlight=False)
+    console.print(f"ladder     global batch {target}, {len({trial.rung for trial in climbed.trials})} rungs", highlight=False)
     return _conclude(composed, checked, laboratory, climbed.trials, climbed.best, climbed.rung, climbed.error, "")
 
 
@@ -72,12 +73,13 @@ def _tell(composed: Composed, checked: Checked, laboratory: Laboratory, trials: 
     config.train.global_batch_size = None
     overrides = overrides_of(rung, checked.config, best.micro_batch_size, best.gradient_accumulation_steps)
     name = config.fit.name or default_name(config)
-    path = save_choice(config, name, _comment(composed, best, laboratory.room))
+    kept = kept_overrides(composed.overrides, {text.partition("=")[0] for text in overrides})
+    path = save_choice(config, name, kept_overrides(kept, {"launcher", "zero_stage", "offload", "train.gradient_checkpointing"}), _comment(composed, best, laboratory.room))
     result: dict[str, Any] = {**best.as_dict(), "overrides": overrides, "saved": str(path), "fitted": name}
     ledger = write_ledger(laboratory.folder, laboratory.room, trials, result)
     speed = f", {best.samples_per_second:.1f} samples/s on the longest rows" if best.samples_per_second else ""
     console.print(f"fits       {best.method}, micro batch {best.micro_batch_size} × {best.gradient_accumulation_steps} accumulated{speed}", highlight=False, markup=False)
-    for line in (limit, f"use        {' '.join(overrides)}", f"or         +fitted={name}   ({path})", f"ledger     {ledger}"):
+    for line in (limit, f"use        python -m runner {shlex.join([*kept, *overrides])}", f"or         +fitted={name}   ({path})", f"ledger     {ledger}"):
         if line:
             console.print(line, highlight=False, markup=False)
 

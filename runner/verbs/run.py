@@ -9,13 +9,14 @@ from rich.console import Console
 
 from runner import plan
 from runner.compose import Composed, compose_run
-from runner.errors import EXIT_BAD_REQUEST, Problem
+from runner.errors import EXIT_BAD_REQUEST, Problem, RequestError
 from runner.execution import Ended, Request, execute
 from runner.launch.hosts import needs_no_hub
 from runner.launch.local import Host
 from runner.launch.watch import console as terminal
 from runner.launch.watch import stopping
 from runner.preflight import Checked, check
+from runner.preflight.idle import unread_sections
 from runner.resolve import resolve_machine
 
 
@@ -28,6 +29,9 @@ def main(arguments: Sequence[str]) -> int:
         return run_sweep([argument for argument in arguments if argument not in ("-m", "--multirun")])
     console = terminal()
     composed = compose_run(list(arguments))
+    unread = unread_sections(composed.explicit, ("fit", "sweep"), "`python -m runner fit` and sweeps (-m) read it")
+    if unread:
+        raise RequestError(unread)
     host = start_host(composed)
     try:
         checked = check(composed)
