@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from runner.deepspeed_json import fill
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUT_OF_MEMORY, EXIT_PREEMPTED
 from runner.launch.local import Host, HostDied
 from runner.launch.memory_advice import memory_advice
+from runner.launch.ops import Ahead, BuildFailed, needed_ops
 from runner.launch.outcome import Failure, first_failure
 from runner.launch.watch import Interrupted, Standstill, Stopping, Watch
 from runner.preflight import Checked
@@ -90,6 +92,7 @@ def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) 
         try:
             if request.checked.total_steps is None:
                 _prepare(request, host, watch)
+            _build_ops(request, host, watch, console)
             if not (run_dir / rundir.PREDICTION_FILE).exists():
                 host.start_in_background("predict", run_dir, request.environment)
             outcome = host.run("run", run_dir, request.environment, watch)
@@ -99,11 +102,21 @@ def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) 
             return _close(run_dir, "failed", Failure(None, str(stalled), run_dir / rundir.LOGS))
         except HostDied as died:
             return _close(run_dir, "failed", Failure(None, f"the host process ended: {died}", run_dir / rundir.LOGS / "launch.log"))
-        except PreparationFailed as failed:
+        except (PreparationFailed, BuildFailed) as failed:
             return _close(run_dir, "failed", Failure(None, str(failed), run_dir / rundir.LOGS / "launch.log"))
     if outcome["status"] == "failed":
         return _close(run_dir, "failed", first_failure(run_dir, outcome))
     return _close(run_dir, outcome["status"], None)
+
+
+def _build_ops(request: Request, host: Host, watch: Watch, console: Console) -> None:
+    """Compile DeepSpeed's ops that the run needs, where they are not built yet; the record keeps how long it took."""
+    checked = request.checked
+    needed = needed_ops(checked.config, checked.user_json)
+    say = partial(console.print, highlight=False, markup=False)
+    seconds = Ahead(checked.config, host, checked.run_dir, request.environment, watch, say).build(needed) if needed else {}
+    if seconds:
+        Record.read(checked.run_dir).update(op_build_seconds=seconds)
 
 
 class PreparationFailed(RuntimeError):

@@ -23,6 +23,7 @@ class Device:
     name: str
     memory_bytes: int
     compute_capability: tuple[int, int]
+    uuid: str = ""
 
     @property
     def has_bf16(self) -> bool:
@@ -38,19 +39,19 @@ def installed_devices() -> tuple[Device, ...]:
         return tuple(Device(**{**item, "compute_capability": tuple(item["compute_capability"])}) for item in json.loads(injected))
     if shutil.which("nvidia-smi") is None:
         return ()
-    query = ["nvidia-smi", "--query-gpu=index,name,memory.total,compute_cap", "--format=csv,noheader,nounits"]
+    query = ["nvidia-smi", "--query-gpu=index,name,memory.total,compute_cap,uuid", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ()
-    return tuple(_device(line) for line in answer.splitlines() if line.count(",") >= 3)
+    return tuple(_device(line) for line in answer.splitlines() if line.count(",") >= 4)
 
 
 def _device(line: str) -> Device:
     index, _, rest = line.partition(",")
-    name, mebibytes, capability = (part.strip() for part in rest.rsplit(",", 2))
+    name, mebibytes, capability, uuid = (part.strip() for part in rest.rsplit(",", 3))
     major, _, minor = capability.partition(".")
-    return Device(int(index), name, int(mebibytes) * 2**20, (int(major), int(minor or 0)))
+    return Device(int(index), name, int(mebibytes) * 2**20, (int(major), int(minor or 0)), uuid)
 
 
 def visible_devices(gpu_ids: str = "all") -> list[Device]:
@@ -59,8 +60,16 @@ def visible_devices(gpu_ids: str = "all") -> list[Device]:
     for chosen in (os.environ.get("CUDA_VISIBLE_DEVICES"), None if gpu_ids == "all" else gpu_ids):
         if chosen is not None:
             wanted = [part.strip() for part in chosen.split(",") if part.strip()]
-            devices = [device for device in devices if str(device.index) in wanted]
+            devices = [device for device in devices if any(_is_named(device, part) for part in wanted)]
     return devices
+
+
+def _is_named(device: Device, part: str) -> bool:
+    """Whether a part of CUDA_VISIBLE_DEVICES means this device: its index or the beginning of its UUID.
+
+    Slices (MIG) have names that only the driver can resolve; the run may use them, so they count as the devices they lie on.
+    """
+    return part == str(device.index) or part.startswith("MIG-") or (part.startswith("GPU-") and device.uuid.startswith(part))
 
 
 def physical_cores() -> int:
@@ -87,14 +96,15 @@ def description(gpu_ids: str = "all") -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "platform": platform.platform(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cpu_cores": physical_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "devices": [asdict(device) for device in visible_devices(gpu_ids)],
     }
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The processor, as the kernel calls it."""
     try:
         with open("/proc/cpuinfo") as file:
             return next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), platform.machine())

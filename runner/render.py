@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from runner import places, plan, rundir
+from runner.launch import ops
 from runner.record import write_atomically
 from runner.schema import RunConfig
 
@@ -165,7 +166,7 @@ def rank_environment(config: RunConfig) -> dict[str, str]:
     variables = {
         "OMP_NUM_THREADS": str(config.launcher.omp_num_threads),
         "TOKENIZERS_PARALLELISM": "false",  # ranks fork; the tokenizer's threads would not survive it
-        "TORCH_EXTENSIONS_DIR": str(cache / "torch_extensions"),
+        "TORCH_EXTENSIONS_DIR": str(ops.extensions_dir(config.cache_dir, config.launcher.device)),
     }
     if config.launcher.device == "cpu":
         variables |= {"DS_ACCELERATOR": "cpu"} if config.launcher.name == "deepspeed" else {"ACCELERATE_USE_CPU": "true"}

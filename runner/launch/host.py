@@ -118,6 +118,10 @@ def _work(op: str) -> Callable[[Path], dict[str, Any]]:
         from runner.train.predict import predict_memory
 
         return predict_memory
+    if op == "build":
+        from runner.launch.ops import build_ops
+
+        return build_ops
     from runner.launch.job import run_job
 
     return run_job
