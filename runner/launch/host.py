@@ -7,7 +7,7 @@ so that a further cell starts in about a second; each job is still a process tre
 from __future__ import annotations
 
 import contextlib
-import importlib
+import gc
 import json
 import os
 import signal
@@ -18,22 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.launch.lifeline import die_with_parent
-
-PRELOAD = (
-    "torch",
-    "torch.distributed.launcher.api",
-    "accelerate",
-    "accelerate.commands.launch",
-    "transformers",
-    "transformers.modeling_utils",
-    "pyarrow",
-    "runner.train.worker",
-)
-PRELOAD_DEEPSPEED = (
-    "deepspeed",
-    # DeepSpeed's engine imports it when it is set up, and torch's compiler with it: 3 s in every rank.
-    "deepspeed.runtime.zero.muon.muon_optimizer",
-)
+from runner.launch.preload import preload
 
 
 def main() -> None:
@@ -42,19 +27,11 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # the runner decides how runs end
     answers = os.fdopen(int(sys.argv[2]), "w", buffering=1)
-    for name in sys.argv[3:]:
-        _preload(name)
+    preload(sys.argv[3:])
     print(json.dumps({"event": "ready"}), file=answers)
     for line in sys.stdin:
         request = json.loads(line)
         _serve(request, answers)
-
-
-def _preload(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except Exception:
-        traceback.print_exc()
 
 
 def _serve(request: dict[str, Any], answers: Any) -> None:
@@ -91,6 +68,7 @@ def _child(request: dict[str, Any], parent: int, writing: int) -> None:
     code = 1
     try:
         die_with_parent(parent)
+        gc.enable()
         from runner.launch.job import in_own_session
 
         in_own_session()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import render
-from runner.launch import host
+from runner.launch import preload
 from runner.launch.job import scrubbed, start_method
 from runner.schema import RunConfig
 
@@ -135,9 +135,9 @@ def _preloaded(config: RunConfig) -> list[str]:
     """Modules to import ahead; none where ranks are fresh interpreters that import for themselves."""
     if start_method(config) != "fork":
         return []
-    modules = list(host.PRELOAD)
+    modules = list(preload.LIBRARIES)
     if config.launcher.name == "deepspeed":
-        modules += host.PRELOAD_DEEPSPEED
+        modules += preload.DEEPSPEED
     return modules
 
 

@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType, GradientAccumulationPlugin, InitProcessGroupKwargs
 
 from runner import plan
+from runner.launch.preload import import_muon
 from runner.schema import RunConfig
 
 
@@ -28,6 +29,8 @@ def build_accelerator(config: RunConfig) -> Accelerator:
         RankError: when world size, launcher or device differ from what was asked for.
     """
     options: dict[str, Any] = {}
+    if config.launcher.name == "deepspeed":
+        import_muon()  # for ranks that no host has preloaded
     if config.launcher.device == "cpu":
         if config.launcher.name == "deepspeed":
             # Without the backend accelerate sees one process; with cpu=True it drops DeepSpeed.
