@@ -91,7 +91,7 @@ def run_rank(folder: str) -> None:
         clock.on_entry = faults = Faults(rank)
         run = RankRun(run_dir, config, started, clock, load_recipe(config), accelerator, Heartbeat(run_dir, rank), faults)
         run.heartbeat.beat(phase="starting")
-        _work(run)
+        _work_by_hand(run) if not rundir.started_by_runner() else _work(run)
     except BaseException as error:
         error.facts = {"phase": clock.failed_in, **memory_facts(accelerator.device)}  # type: ignore[attr-defined]
         raise
@@ -110,6 +110,20 @@ def _own_folder(run_dir: Path, accelerator: Any) -> Path:
         return run_dir
     chosen = rundir.by_hand_folder(run_dir) if accelerator.is_main_process else None
     return next(path for path in gather_objects(accelerator, chosen) if path is not None)
+
+
+def _work_by_hand(run: RankRun) -> None:
+    """Without a runner nobody else closes the record."""
+    status, reason = "failed", "the rank was ended"
+    try:
+        _work(run)
+        status, reason = "completed", None
+    except Exception as error:
+        reason = f"rank 0: {type(error).__name__}: {error}"
+        raise
+    finally:
+        if run.record is not None:
+            run.record.end_attempt(status, reason)
 
 
 def _work(run: RankRun) -> None:
