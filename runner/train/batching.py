@@ -35,22 +35,20 @@ def epoch_order(lengths: np.ndarray, seed: int, epoch: int, per_step: int, batch
         lengths: tokens per row, shape (rows,).
         per_step: rows a full step takes: micro batch × accumulation × ranks.
         batching: `random`, or `similar_length`: rows are shuffled, sorted by length within pools of
-            POOL steps, cut into steps, and the full steps shuffled; `longest_first`: by length alone.
+            POOL steps, cut into steps, and the steps shuffled; `longest_first`: by length alone.
     """
     if batching == "longest_first":
         order = _longest_first(np.arange(len(lengths)), lengths)
         return [order[start : start + per_step] for start in range(0, len(order), per_step)]
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(len(lengths))
-    if batching == "similar_length":
-        pool = POOL * per_step
-        order = np.concatenate([np.array([], dtype=order.dtype), *(_longest_first(order[start : start + pool], lengths) for start in range(0, len(order), pool))])
-    steps = [order[start : start + per_step] for start in range(0, len(order), per_step)]
-    full = [step for step in steps if len(step) == per_step]
-    partial = steps[len(full) :]
-    if batching == "similar_length":
-        full = [full[index] for index in random.permutation(len(full))]
-    return full + partial
+    whole = len(order) - len(order) % per_step
+    full = order[:whole].reshape(-1, per_step)
+    if batching == "similar_length" and whole:
+        # The remainder is set aside before sorting: cut off afterwards it would always be the shortest rows of a pool.
+        pools = [_longest_first(full[start : start + POOL].ravel(), lengths) for start in range(0, len(full), POOL)]
+        full = random.permutation(np.concatenate(pools).reshape(-1, per_step))
+    return [*full, *([order[whole:]] if whole < len(order) else [])]
 
 
 def _longest_first(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
