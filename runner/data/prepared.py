@@ -130,12 +130,19 @@ def _fingerprint(recipe: Recipe, tokenizer: Any, rows: str, limit: int | None) -
         "limit": limit,
         "tokenizer": hashlib.sha256(vocabulary.encode()).hexdigest(),
         "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
-        "code": Path(inspect.getfile(type(recipe))).read_text(),
+        "code": _code_hash(type(recipe)),
         "options": recipe.options.model_dump(mode="json"),
         "columns": recipe.config.dataset.columns,
         "labels": recipe.config.dataset.label_names,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _code_hash(recipe: type[Recipe]) -> str:
+    """Hash of the recipe's file, its bases' files and this package: whatever may take part in making features."""
+    files = {Path(inspect.getfile(item)) for item in recipe.__mro__ if item is not object}
+    files |= set(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(files))).hexdigest()
 
 
 def _write(folder: Path, recipe: Recipe, tokenizer: Any, rows: Iterator[Row]) -> None:

@@ -178,11 +178,11 @@ def workload_from_config(config: RunConfig, world_size: int, lengths: DataLength
 
 
 def architecture_of(config: RunConfig) -> Architecture:
-    """Architecture facts: the local folder's `config.json` where there is one, else `model.config`, else the hub cache."""
+    """Architecture facts: the local folder's `config.json` where there is one, as in the run, else `model.config`, else the hub cache."""
     model = config.model
     facts: dict[str, Any] = dict(model.config)
     if model.path and (Path(model.path) / "config.json").is_file():
-        facts = json.loads((Path(model.path) / "config.json").read_text()) | facts
+        facts = json.loads((Path(model.path) / "config.json").read_text())  # as the run builds it: model.config has no say there
     elif not facts.get("model_type") and model.hub_id:
         facts = _cached_facts(model.hub_id, model.revision) | facts
     family: Family = model.family  # type: ignore[assignment]
