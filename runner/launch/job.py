@@ -81,10 +81,13 @@ def _launch_config(config: RunConfig, run_dir: Path) -> Any:
 
 
 def start_method(config: RunConfig) -> str:
-    """fork on CPU: the libraries are imported already. spawn on GPU: importing DeepSpeed may have touched the driver, which no fork survives."""
+    """fork on CPU: the libraries are imported already. spawn on GPU: importing DeepSpeed may have touched the driver, which no fork survives.
+
+    spawn, too, where ranks may be started again: by then torch elastic runs threads, and of ranks forked beside threads some hung.
+    """
     if config.launcher.start_method != "auto":
         return config.launcher.start_method
-    return "fork" if config.launcher.device == "cpu" else "spawn"
+    return "fork" if config.launcher.device == "cpu" and config.launcher.max_restarts == 0 else "spawn"
 
 
 def in_own_session() -> None:

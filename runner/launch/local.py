@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from runner.launch.job import scrubbed, start_method
 from runner.schema import RunConfig
 
 POLL_SECONDS = 0.1
+END_SECONDS = 10.0
 
 
 class HostDied(RuntimeError):
@@ -73,8 +75,27 @@ class Host:
                     elif answer["event"] == "ended":
                         return answer
                 while_running()
+        except HostDied:
+            raise
+        except BaseException:
+            self._end_job()  # the host may be used again: nothing of this job may be left, its answer neither
+            raise
         finally:
             self.job = None
+
+    def _end_job(self) -> None:
+        """Kill the job that was asked for, and take its answer; without one in time, end the host."""
+        until = time.monotonic() + END_SECONDS
+        self.kill_job()
+        with contextlib.suppress(HostDied):
+            while time.monotonic() < until:
+                for answer in self._read():
+                    if answer["event"] == "started":
+                        self.job = answer["pid"]
+                        self.kill_job()
+                    elif answer["event"] == "ended":
+                        return
+        self._process.kill()
 
     def start_in_background(self, op: str, run_dir: Path, environment: dict[str, str]) -> None:
         """Give the host a job whose outcome is read from the run folder, if at all."""
