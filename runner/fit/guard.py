@@ -57,7 +57,6 @@ class GuardedHost:
 
 def resident_peak(pid: int) -> int:
     """VmHWM of a process in bytes; 0 when it is gone."""
-    with contextlib.suppress(OSError, StopIteration, ValueError):
-        with open(f"/proc/{pid}/status") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+    with contextlib.suppress(OSError, StopIteration, ValueError), open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
     return 0

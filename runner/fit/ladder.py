@@ -91,7 +91,9 @@ def climb(composed: Composed, config: RunConfig, laboratory: Laboratory, global_
         config: the same, resolved.
     """
     sizes = [size for size in divisors(rows_per_rank(config, global_batch)) if size <= config.fit.max_micro_batch_size]
-    prediction, ledger, best, chosen = Prediction(), [], None, None
+    prediction, ledger = Prediction(), list[Trial]()
+    best: Trial | None = None
+    chosen: Rung | None = None
     for rung in rungs(config):
         skipped = _not_worth_a_trial(rung, config, prediction, sizes, laboratory, bool(ledger))
         if skipped is not None:

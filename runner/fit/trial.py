@@ -22,7 +22,7 @@ from runner.launch.turns import turn
 from runner.launch.watch import Stopping
 from runner.preflight import Checked, check
 from runner.record import METRICS_FILE
-from runner.schema import RunConfig
+from runner.schema import CheckpointConfig, RunConfig
 
 RAN = "ran"
 NO_FIT = ("out of memory", "over budget", "killed", "timed out")
@@ -86,7 +86,14 @@ class Laboratory:
 
         self.count += 1
         own = replace(composed, config=trial_config(composed.config, micro_batch_size, accumulation), run_dir=self.folder / f"trial_{self.count}")
-        told = {"rung": rung, "method": plan.method(own.config), "micro_batch_size": micro_batch_size, "gradient_accumulation_steps": accumulation, "gradient_checkpointing": own.config.train.gradient_checkpointing, "predicted_bytes": predicted}
+        told = {
+            "rung": rung,
+            "method": plan.method(own.config),
+            "micro_batch_size": micro_batch_size,
+            "gradient_accumulation_steps": accumulation,
+            "gradient_checkpointing": own.config.train.gradient_checkpointing,
+            "predicted_bytes": predicted,
+        }
         try:
             checked = check(own)
         except RequestError as error:
@@ -94,9 +101,14 @@ class Laboratory:
             return Trial(**told, measured_bytes=None, samples_per_second=None, status="failed", reason=reasons, folder=None)  # type: ignore[arg-type]
         outcome = self._run(checked, composed.overrides, told)
         trial = Trial(**told, **outcome, folder=own.run_dir.name)  # type: ignore[arg-type]
-        speed = f", {trial.samples_per_second:.1f} samples/s" if trial.samples_per_second else ""
-        self.console.print(f"  trial {self.count}: {rung}, micro batch {micro_batch_size} × {accumulation}: {trial.status}{speed}, {_mib(trial.measured_bytes or 0)} of {_mib(self.room.bytes)}", highlight=False, markup=False)
+        self._say(trial)
         return trial
+
+    def _say(self, trial: Trial) -> None:
+        speed = f", {trial.samples_per_second:.1f} samples/s" if trial.samples_per_second else ""
+        batch = f"micro batch {trial.micro_batch_size} × {trial.gradient_accumulation_steps}"
+        used = f"{_mib(trial.measured_bytes or 0)} of {_mib(self.room.bytes)}"
+        self.console.print(f"  trial {self.count}: {trial.rung}, {batch}: {trial.status}{speed}, {used}", highlight=False, markup=False)
 
     def _run(self, checked: Checked, overrides: list[str], told: dict[str, Any]) -> dict[str, Any]:
         on_cpu = checked.config.launcher.device == "cpu"
@@ -120,7 +132,7 @@ def trial_config(config: RunConfig, micro_batch_size: int, accumulation: int) ->
     train.save_model, train.log_every, train.warmup_steps_not_timed = False, 1, min(1, config.fit.steps - 1)
     train.evaluate_every_epoch = True
     own.scheduler.warmup_steps = 0
-    own.checkpoint = type(own.checkpoint)()
+    own.checkpoint = CheckpointConfig.model_validate({})
     own.dataset.test = None
     own.mode = "train"
     return own

@@ -20,7 +20,8 @@ def memory_advice(config: RunConfig, failure: dict[str, Any]) -> list[str]:
         config: resolved.
         failure: the record's `failure`: rank, phase, device, peak_bytes and capacity_bytes, as far as known.
     """
-    lines = [f"out of memory in {failure.get('phase') or 'an unknown phase'}, rank {failure.get('rank')}, device {failure.get('device') or config.launcher.device}" + _fullness(failure)]
+    phase, device = failure.get("phase") or "an unknown phase", failure.get("device") or config.launcher.device
+    lines = [f"out of memory in {phase}, rank {failure.get('rank')}, device {device}" + _fullness(failure)]
     lines.append("settings   " + ", ".join(f"{key}={value}" for key, value in _settings(config).items()))
     suggestions = suggestions_for(config, failure.get("phase"))
     kept = f" (the global batch stays {plan.global_batch_size(config)})" if config.mode == "train" else ""

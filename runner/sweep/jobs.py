@@ -69,10 +69,15 @@ def _repeats(cell: ComposedCell, composed: Composed, label: str, base: Path, pur
     count = composed.config.sweep.repeats
     jobs = []
     for repeat in range(count):
-        suffix = "-".join(filter(None, [purpose, f"repeat{repeat}" if count > 1 else ""]))
-        job = Job(cell, "-".join(filter(None, [str(cell.job), suffix])), _told(label, purpose, repeat, count), base.with_name("-".join(filter(None, [base.name, suffix]))), repeat, purpose)
+        suffix = _joined(purpose, f"repeat{repeat}" if count > 1 else "")
+        name, folder = _joined(str(cell.job), suffix), base.with_name(_joined(base.name, suffix))
+        job = Job(cell, name, _told(label, purpose, repeat, count), folder, repeat, purpose)
         jobs.append(_checked(job, composed))
     return jobs
+
+
+def _joined(*parts: str) -> str:
+    return "-".join(part for part in parts if part)
 
 
 def _told(label: str, purpose: str, repeat: int, count: int) -> str:

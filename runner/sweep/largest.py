@@ -36,7 +36,8 @@ def set_largest(job: Job, known: dict[int, dict[str, Any]], hosts: SharedHosts, 
         NothingFits, RequestError: the cell cannot be run.
         FitStopped: after a signal.
     """
-    assert job.checked is not None and job.cell.composed is not None
+    assert job.checked is not None
+    assert job.cell.composed is not None
     composed = replace(job.cell.composed, config=_at(job, job.cell.composed, 1))
     if job.cell.job not in known:
         known[job.cell.job] = _search(job, composed, hosts, stop, console)
@@ -66,10 +67,11 @@ def _search(job: Job, composed: Composed, hosts: SharedHosts, stop: Stopping, co
     config.train.gradient_accumulation_steps = 1
     console.print(f"  searching the largest micro batch within {room.bytes / 2**20:.0f} MiB a rank", highlight=False)
     largest = find_largest(composed, config, Laboratory(folder, room, hosts, stop, console), job.label)
-    found = {"largest_micro_batch": largest.rows, "budget_bytes": room.bytes, "limit": largest.limit, "ledger": str(write_ledger(folder, room, largest.trials, {"largest_micro_batch": largest.rows, "limit": largest.limit}))}
+    result = {"largest_micro_batch": largest.rows, "limit": largest.limit}
+    ledger = write_ledger(folder, room, largest.trials, result)
     if largest.error or not largest.rows:
         raise NothingFits(largest.error or f"not one row fits: {largest.limit}")
-    return found
+    return {**result, "budget_bytes": room.bytes, "ledger": str(ledger)}
 
 
 def refusal(error: RequestError) -> str:

@@ -15,6 +15,7 @@ from runner.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT
 from runner.execution import Ended, Request, execute, typed_command
 from runner.fit.trial import FitStopped
 from runner.launch.hosts import SharedHosts
+from runner.launch.turns import turn
 from runner.launch.watch import Stopping, stopping
 from runner.launch.watch import console as terminal
 from runner.sweep import table
@@ -23,7 +24,6 @@ from runner.sweep.identity import sweep_id
 from runner.sweep.jobs import LARGEST, Job, jobs_of
 from runner.sweep.largest import NothingFits, refusal, set_largest
 from runner.sweep.table import Row
-from runner.launch.turns import turn
 from runner.sweep.wrong import reason_of, write_failed_record
 
 
@@ -182,7 +182,7 @@ class Session:
             self._left -= 1
             where = f" ({row.folder})" if row.status == table.FAILED else ""
             self._console.print(f"  {row.status}: {row.text}{where}", highlight=False, markup=False)
-        if row.status == table.FAILED and self._on_error == "stop" or row.status == table.PREEMPTED:
+        if (row.status == table.FAILED and self._on_error == "stop") or row.status == table.PREEMPTED:
             raise SweepStopped
         return row
 

@@ -86,4 +86,5 @@ def _tell(composed: Composed, checked: Checked, laboratory: Laboratory, trials: 
 
 def _comment(composed: Composed, best: Trial, room: Room) -> str:
     used = f"{(best.measured_bytes or 0) / 2**20:.0f} of {room.bytes / 2**20:.0f} MiB a rank"
-    return f"Found by `python -m runner fit {' '.join(composed.overrides)}`:\n{used} ({room.said.rstrip(',')}), a few optimizer steps on the longest rows and the longest evaluation batch."
+    command = f"Found by `python -m runner fit {' '.join(composed.overrides)}`:"
+    return f"{command}\n{used} ({room.said.rstrip(',')}), a few optimizer steps on the longest rows and the longest evaluation batch."

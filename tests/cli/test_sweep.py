@@ -27,7 +27,8 @@ def sweep(cwd: Path, *arguments: str, timeout: float = 240, env: dict[str, str |
 def started(cwd: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start it and come back."""
     with open(cwd / "output.txt", "a") as output:
-        return subprocess.Popen([sys.executable, "-m", "runner", *arguments], cwd=cwd, env=cli_environment(), stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True)
+        streams: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+        return subprocess.Popen([sys.executable, "-m", "runner", *arguments], cwd=cwd, env=cli_environment(), text=True, **streams)
 
 
 def records(cwd: Path) -> dict[str, dict[str, Any]]:
@@ -60,10 +61,17 @@ def test_failed_cells_are_rows_and_not_the_end(mixed: tuple[Path, Any, Any]) -> 
     assert first.returncode == 3, first.stdout + first.stderr
     assert [record["status"] for record in kept.values()] == ["completed", "failed", "failed", "completed"]
     assert kept["1"]["reason"].startswith("train.max_steps=0: input should be greater than or equal to 1")
-    assert "out of memory" in kept["2"]["reason"] and kept["2"]["failure"]["out_of_memory"]
+    assert "out of memory" in kept["2"]["reason"]
+    assert kept["2"]["failure"]["out_of_memory"]
     table = first.stdout[first.stdout.index("job  status") :].splitlines()
-    assert [line.split()[:3] for line in table[1:5]] == [["0", "completed", "train.max_steps=2"], ["1", "failed", "train.max_steps=0"], ["2", "failed", "train.max_steps=3"], ["3", "completed", "train.max_steps=1"]]
-    assert "out of memory" in table[3] and "greater than or equal to 1" in table[2]
+    assert [" ".join(line.split()[:3]) for line in table[1:5]] == [
+        "0 completed train.max_steps=2",
+        "1 failed train.max_steps=0",
+        "2 failed train.max_steps=3",
+        "3 completed train.max_steps=1",
+    ]
+    assert "out of memory" in table[3]
+    assert "greater than or equal to 1" in table[2]
     # told when it happened: before the next cell was announced
     assert first.stdout.index("failed: rank ") < first.stdout.index("train.max_steps=1, about")
 
@@ -72,7 +80,9 @@ def test_the_same_sweep_again_redoes_only_what_failed(mixed: tuple[Path, Any, An
     cwd, _, second = mixed
     assert second.returncode == 3  # the bad value is still bad
     assert "4 jobs, 2 already completed" in second.stdout
-    assert "2 skipped" in second.stdout and "1 completed" in second.stdout and "1 failed" in second.stdout
+    assert "2 skipped" in second.stdout
+    assert "1 completed" in second.stdout
+    assert "1 failed" in second.stdout
     assert list(records(cwd)) == ["0", "1", "2", "2-2", "3"]
     assert records(cwd)["2-2"]["status"] == "completed"
     cell = records(cwd)["2-2"]["cell"]
@@ -115,7 +125,8 @@ def test_prepared_comparison_survives_ctrl_c_and_kill(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
     done = {name for name, record in records(tmp_path).items() if record["status"] == "completed"}
-    assert "0" in done and len(done) < 5
+    assert "0" in done
+    assert len(done) < 5
     process = started(tmp_path, *typed)
     wait_for(lambda: list(tmp_path.glob("multirun/*/*/3/logs/rank_0.log")))
     os.kill(process.pid, signal.SIGKILL)

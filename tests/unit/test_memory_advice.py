@@ -17,7 +17,8 @@ def config_of(train: dict[str, Any] | None = None, **launcher: Any) -> RunConfig
 
 def test_suggestions_keep_the_global_batch() -> None:
     """12 × 1 × 2 ranks = 24 = 6 × 2 × 2."""
-    assert suggestions_for(config_of({"micro_batch_size": 12}), "forward") == ["train.micro_batch_size=6 train.gradient_accumulation_steps=2", "train.gradient_checkpointing=true", "zero_stage=3"]
+    found = suggestions_for(config_of({"micro_batch_size": 12}), "forward")
+    assert found == ["train.micro_batch_size=6 train.gradient_accumulation_steps=2", "train.gradient_checkpointing=true", "zero_stage=3"]
 
 
 def test_accumulation_follows_from_a_global_batch_that_was_set() -> None:
@@ -31,7 +32,8 @@ def test_an_odd_micro_batch_is_divided_evenly() -> None:
 
 def test_each_phase_has_its_own_way_out() -> None:
     assert suggestions_for(config_of({"eval_micro_batch_size": 64}), "evaluation") == ["train.eval_micro_batch_size=32", "train.eval_micro_batch_size=8", "zero_stage=3"]
-    assert suggestions_for(config_of(name="ddp"), "model_load") == ["launcher=deepspeed zero_stage=2", "launcher=deepspeed zero_stage=3", "launcher=deepspeed zero_stage=2 offload=optimizer_cpu"]
+    found = suggestions_for(config_of(name="ddp"), "model_load")
+    assert found == ["launcher=deepspeed zero_stage=2", "launcher=deepspeed zero_stage=3", "launcher=deepspeed zero_stage=2 offload=optimizer_cpu"]
     assert suggestions_for(config_of({"micro_batch_size": 1}), "forward")[0] == "train.gradient_checkpointing=true"
 
 
@@ -42,7 +44,9 @@ def test_offload_is_no_way_out_of_full_host_memory() -> None:
 def test_lines() -> None:
     lines = memory_advice(config_of({"micro_batch_size": 8}), {"rank": 1, "phase": "backward", "device": "cuda:1", "peak_bytes": 23 * 2**30, "capacity_bytes": 24 * 2**30})
     assert lines[0] == "out of memory in backward, rank 1, device cuda:1; peak 23.00 GiB of 24.00 GiB"
-    assert "train.micro_batch_size=8" in lines[1] and "precision=fp16" in lines[1] and "zero_stage=2" in lines[1]
+    assert "train.micro_batch_size=8" in lines[1]
+    assert "precision=fp16" in lines[1]
+    assert "zero_stage=2" in lines[1]
     assert lines[2] == "try 1      train.micro_batch_size=4 train.gradient_accumulation_steps=2 (the global batch stays 16)"
     assert len(lines) == 5
 

@@ -63,7 +63,8 @@ def test_prepared_sweeps() -> None:
     assert len({config.train.micro_batch_size for config in compared}) == 1
     assert all(config.sweep.largest_batch for config in compared)
     sizes = cells_of("+sweep=batch_sizes", "train.micro_batch_size=1,2")
-    assert [(cell.composed.config.launcher.name, cell.composed.config.train.micro_batch_size) for cell in sizes if cell.composed] == [("ddp", 1), ("ddp", 2), ("deepspeed", 1), ("deepspeed", 2)]
+    configs = [cell.composed.config for cell in sizes if cell.composed]
+    assert [(config.launcher.name, config.train.micro_batch_size) for config in configs] == [("ddp", 1), ("ddp", 2), ("deepspeed", 1), ("deepspeed", 2)]
 
 
 def test_repeats_and_largest_are_jobs_of_their_own(tmp_path: Path) -> None:
@@ -138,6 +139,8 @@ def test_optuna_drives_the_same_cells(monkeypatch: pytest.MonkeyPatch, tmp_path:
         return [*values[-len(configs) :]]
 
     run_multirun(["+sweep=optuna_learning_rate", "hydra.sweeper.n_trials=4", "zero_stage=0,2"], run)
-    assert len(rates) == 4 and len(set(rates)) == 4 and all(1e-4 <= rate <= 1e-2 for rate in rates)
+    assert len(rates) == 4
+    assert len(set(rates)) == 4
+    assert all(1e-4 <= rate <= 1e-2 for rate in rates)
     found = next(tmp_path.glob("multirun/*/*/optimization_results.yaml")).read_text()
     assert f"best_value: {max(values)}" in found

@@ -1,0 +1,118 @@
+"""`fit` as it is typed, on CPU ranks whose resident memory really exceeds the budget."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_sweep import started, sweep, wait_for
+from tests.conftest import command
+
+QUICK = ("dataset.max_train_rows=1600", "dataset.max_validation_rows=32", "train.eval_micro_batch_size=16", "fit.steps=1")
+MIB = 2**20
+
+
+def ledger_of(cwd: Path) -> dict[str, Any]:
+    """The newest ledger."""
+    content: dict[str, Any] = json.loads(max(cwd.glob("outputs/*/*/ledger.json")).read_text())
+    return content
+
+
+@pytest.mark.parametrize(("launcher", "budget"), [("launcher=ddp", 640), ("zero_stage=2", 700)])
+def test_largest_micro_batch_within_resident_memory(tmp_path: Path, launcher: str, budget: int) -> None:
+    """b ran within the budget; at most b + max(1, 10 %) exceeded it in a real process that was ended for it."""
+    found = sweep(tmp_path, "fit", launcher, f"fit.memory_budget={budget}MiB", "fit.name=here", *QUICK)
+    assert found.returncode == 0, found.stdout + found.stderr
+    ledger = ledger_of(tmp_path)
+    best, limit = ledger["result"], budget * MIB
+    ran = [rung for rung in ledger["rungs"] if rung["status"] == "ran"]
+    over = [rung for rung in ledger["rungs"] if rung["status"] == "over budget"]
+    assert best["micro_batch_size"] == max(rung["micro_batch_size"] for rung in ran)
+    assert min(rung["micro_batch_size"] for rung in over) <= best["micro_batch_size"] + max(1, best["micro_batch_size"] // 10)
+    assert all(rung["measured_bytes"] <= limit for rung in ran)
+    assert all(rung["measured_bytes"] > limit for rung in over)
+    assert all(rung["predicted_bytes"] and rung["samples_per_second"] for rung in ran)
+    assert f"train.micro_batch_size={best['micro_batch_size']}" in found.stdout
+    trials = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/*/*/trial_*/record.json")]
+    assert len(trials) == len(ledger["rungs"])
+    assert all(trial["fit"]["trial"] for trial in trials)
+    saved = (tmp_path / "conf" / "fitted" / "here.yaml").read_text()
+    assert f"micro_batch_size: {best['micro_batch_size']}" in saved
+    assert launcher.partition("=")[2] in saved
+    rendered = command("render", "+fitted=here", cwd=tmp_path, run_dir=tmp_path / "rendered")
+    assert rendered.returncode == 0, rendered.text
+    assert f"micro_batch_size: {best['micro_batch_size']}\n" in (tmp_path / "rendered" / "config.yaml").read_text()
+
+
+def test_ladder_finds_the_same_run_in_less_memory(tmp_path: Path, real_run: Any) -> None:
+    """512 rows a step do not fit as 256 × 1; what the ladder finds runs within the budget with the same losses."""
+    evaluated = ("dataset.max_validation_rows=32", "train.eval_micro_batch_size=16")
+    plain = ("zero_stage=2", "train.micro_batch_size=256", "train.save_model=false", *evaluated, "scheduler.warmup_steps=0", "train.log_every=1")
+    found = sweep(tmp_path, "fit", *plain[:2], "fit.target_global_batch=512", "fit.memory_budget=600MiB", *QUICK)
+    assert found.returncode == 0, found.stdout + found.stderr
+    ledger = ledger_of(tmp_path)
+    best = ledger["result"]
+    names = list(dict.fromkeys(rung["rung"] for rung in ledger["rungs"]))
+    assert names[:3] == ["as configured", "gradient checkpointing", "ZeRO-3"]
+    assert len(names) == 8
+    assert best["measured_bytes"] <= 600 * MIB
+    assert best["micro_batch_size"] < 256
+    assert best["micro_batch_size"] * best["gradient_accumulation_steps"] * 2 == 512
+    ran = [rung for rung in ledger["rungs"] if rung["status"] == "ran"]
+    assert best["samples_per_second"] == max(rung["samples_per_second"] for rung in ran)
+    assert all(rung["reason"] for rung in ledger["rungs"] if rung["status"] != "ran")
+    kept = [text for text in plain if text.partition("=")[0] not in {override.partition("=")[0] for override in best["overrides"]}]
+    free = real_run(*plain, "train.max_steps=10", run_dir=tmp_path / "free")
+    small = real_run(*kept, *best["overrides"], "train.max_steps=10", run_dir=tmp_path / "small")
+    assert max(free.record["peak_memory_bytes"]) > 600 * MIB  # the plain configuration cannot meet the budget
+    assert [step["loss"] for step in small.steps] == pytest.approx([step["loss"] for step in free.steps], rel=1e-3)
+    assert len(small.steps) == 10
+
+
+def test_killed_and_hung_ranks_count_as_not_fitting_and_leave_nothing(tmp_path: Path) -> None:
+    """A rank killed as the kernel would, then one that hangs: the search ends, and says why nothing fits."""
+    for fault, status in (("kill:forward:1:1", "killed"), ("hang:forward:1:0", "timed out"), ("oom:backward:1", "out of memory")):
+        found = sweep(tmp_path, "fit", "launcher=ddp", "fit.max_micro_batch_size=1", "fit.trial_timeout_seconds=8", *QUICK, env={"RUNNER_FAULT": fault})
+        assert found.returncode == 4, found.stdout + found.stderr
+        assert [rung["status"] for rung in ledger_of(tmp_path)["rungs"]] == [status]
+        assert "nothing fits" in found.stdout
+
+
+def test_a_failure_that_is_not_about_memory_ends_the_search(tmp_path: Path) -> None:
+    found = sweep(tmp_path, "fit", "launcher=ddp", *QUICK, env={"RUNNER_FAULT": "error:forward:1"})
+    assert found.returncode == 1
+    assert "InjectedFault: injected in forward of step 1" in found.stdout
+    assert "Traceback" not in found.stdout + found.stderr
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("fit.memory_budget=plenty", "fit.memory_budget=plenty: 'plenty' is no amount of memory"),
+        ("fit.target_global_batch=7", "use fit.target_global_batch=6 or 8"),
+    ],
+)
+def test_wrong_requests_are_one_line(tmp_path: Path, override: str, why: str) -> None:
+    found = sweep(tmp_path, "fit", override)
+    assert found.returncode == 2
+    assert why in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1
+
+
+def test_a_run_refuses_keys_of_fit(tmp_path: Path) -> None:
+    found = sweep(tmp_path, "fit.steps=2")
+    assert found.returncode == 2
+    assert "fit.steps: this would change nothing" in found.stderr
+
+
+def test_ctrl_c_ends_the_search(tmp_path: Path) -> None:
+    import signal
+
+    process = started(tmp_path, "fit", "launcher=ddp", "fit.memory_budget=640MiB", *QUICK)
+    wait_for(lambda: list(tmp_path.glob("outputs/*/*/trial_1/logs/rank_0.log")))
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert "nothing was decided" in (tmp_path / "output.txt").read_text()
