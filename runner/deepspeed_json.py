@@ -25,6 +25,8 @@ ADOPTED = {  # where a value in the JSON belongs in the run's configuration
     "zero_optimization.stage": "zero.stage",
     "zero_optimization.offload_optimizer.device": "offload.optimizer",
     "zero_optimization.offload_param.device": "offload.params",
+    "zero_optimization.offload_optimizer.nvme_path": "offload.nvme_path",
+    "zero_optimization.offload_param.nvme_path": "offload.nvme_path",
     "optimizer.params.lr": "optimizer.lr",
     "optimizer.params.betas": "optimizer.betas",
     "optimizer.params.eps": "optimizer.eps",
@@ -146,7 +148,7 @@ def _take(config: RunConfig, path: str, key: str, value: Any, explicit: frozense
         setattr(getattr(config, section), name, tuple(value) if isinstance(value, list) else value)
     except ValueError as error:
         return [Problem(path, value, str(error).splitlines()[2].strip() if str(error).count("\n") > 1 else str(error), "mend launcher.config_file")]
-    if key.startswith("offload."):
+    if key in ("offload.optimizer", "offload.params"):
         config.offload.name = "launcher.config_file"
     return []
 
@@ -185,14 +187,6 @@ def _special_values(content: dict[str, Any]) -> list[Problem]:
     problems = []
     if _get(content, "scheduler.params.warmup_num_steps") == 0:
         problems.append(Problem("scheduler.params.warmup_num_steps", 0, "DeepSpeed refuses a warm-up of 0 steps", "write auto (the runner finds an equal schedule), or remove the scheduler block from launcher.config_file"))
-    for name in ("offload_optimizer", "offload_param"):
-        block = _get(content, f"zero_optimization.{name}")
-        if isinstance(block, dict) and block.get("device") == "nvme":
-            path = block.get("nvme_path")
-            if not path:
-                problems.append(Problem(f"zero_optimization.{name}.nvme_path", None, "NVMe offload needs a folder on a fast local disk", "add it to launcher.config_file"))
-            elif not Path(path).is_dir():
-                problems.append(Problem(f"zero_optimization.{name}.nvme_path", path, "there is no such folder", "mend launcher.config_file"))
     return problems
 
 
@@ -210,6 +204,9 @@ def fill(content: dict[str, Any], config: RunConfig, total_steps: int | None) ->
     for key in ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping", "steps_per_print", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"):
         filled.setdefault(key, own[key])
     filled["train_batch_size"] = own["train_batch_size"]
+    if config.launcher.device == "cpu" and "optimizer" in own and isinstance(filled.get("optimizer"), dict):
+        # DeepSpeed would compile its fused Adam first, for a minute, to compute the same on a CPU.
+        filled["optimizer"].setdefault("params", {}).setdefault("torch_adam", own["optimizer"]["params"]["torch_adam"])
     if config.zero.stage == 3:
         filled["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True
     if unknown:

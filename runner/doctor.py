@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from runner import machine
+from runner import machine, places
+from runner.launch import ops
 from runner.memory.devices import ask, host_memory_bytes
 
 Level = Literal["problem", "warning", "ok"]
@@ -30,12 +31,6 @@ SMALL_ROOT_BYTES = 100 * GIB
 LITTLE_FREE_BYTES = 20 * GIB
 HUB_TIMEOUT_SECONDS = 3.0
 STALE_LOCK_SECONDS = 900.0
-# Which compilers DeepSpeed's builder of an op calls (op_builder/*.py of 0.19.8), and a header it needs beside them.
-OPS: dict[str, tuple[tuple[str, ...], str | None]] = {
-    "cpu_adam": (("g++", "ninja"), None),
-    "fused_adam": (("g++", "ninja", "nvcc"), None),
-    "async_io": (("g++", "ninja"), "libaio.h"),
-}
 
 
 @dataclass(frozen=True)
@@ -136,8 +131,7 @@ def check_precision() -> Iterator[Finding]:
     flags = _cpu_flags()
     native = [name for name in ("amx_bf16", "avx512_bf16") if name in flags]
     bf16 = f"bf16 with native instructions ({', '.join(native)})" if native else "bf16 works but is emulated and slow"
-    fp16 = "fp16 under DeepSpeed only" if flags & {"avx512_fp16", "amx_fp16"} else "fp16 needs a GPU"
-    yield Finding("ok", "precision", f"fp32; {bf16}; {fp16}")
+    yield Finding("ok", "precision", f"fp32; {bf16}; fp16 needs a GPU")
 
 
 def _cpu_flags() -> set[str]:
@@ -174,7 +168,7 @@ def check_compilers() -> Iterator[Finding]:
     words = [f"found {', '.join(there)}" if there else "none found", f"not on PATH: {', '.join(absent)}" if absent else ""]
     yield Finding("ok", "compilers", "; ".join(word for word in words if word) + "; the default run compiles nothing")
     built = sorted(_built_ops())
-    lacking = {op: _lacking(op, tools) for op in OPS}
+    lacking = {op: _lacking(op) for op in ops.OPS}
     can = [op for op, lacks in lacking.items() if not lacks]
     yield Finding("ok", "DeepSpeed ops", f"can be built: {', '.join(can) or 'none'}" + (f"; already built: {', '.join(built)}" if built else ""))
     needs = {"cpu_adam": "offload=cpu", "async_io": "offload=nvme"}
@@ -185,15 +179,9 @@ def check_compilers() -> Iterator[Finding]:
         yield Finding("warning", "DeepSpeed ops", f"{lock} was left by a build that was killed: later builds wait for it", f"rm {lock}")
 
 
-def _lacking(op: str, tools: dict[str, str | None]) -> list[str]:
-    compilers, header = OPS[op]
-    lacks = [name for name in compilers if not tools[name]]
-    includes = (Path("/usr/include"), Path("/usr/local/include"))
-    if op == "fused_adam" and torch_cuda() is None:
-        lacks.append("a CUDA build of torch")
-    if header and not any((folder / header).is_file() for folder in includes):
-        lacks.append(header)
-    return lacks
+def _lacking(op: str) -> list[str]:
+    lacks = ops.lacking(op, device="cuda")
+    return [*lacks, "a CUDA build of torch"] if op == "fused_adam" and torch_cuda() is None else lacks
 
 
 def _op_mend(op: str, lacks: list[str]) -> str:
@@ -204,8 +192,6 @@ def _op_mend(op: str, lacks: list[str]) -> str:
 
 def _extension_folders() -> list[Path]:
     """Where ops are built: DeepSpeed's variable, the runner's cache, torch's default."""
-    from runner import places
-
     named = os.environ.get("TORCH_EXTENSIONS_DIR")
     return [Path(named)] if named else [places.cache_dir(None) / "torch_extensions", Path("~/.cache/torch_extensions").expanduser()]
 
@@ -222,14 +208,12 @@ def _stale_locks() -> list[Path]:
 
 def check_disks() -> Iterator[Finding]:
     """Caches and their free space, the folder runs write to, shared memory."""
-    from runner.preflight.assets import hf_home
-
     here = Path.cwd()
     if not os.access(here, os.W_OK):
         yield Finding("problem", "disk", f"{here} is not writable, and runs write to ./outputs", "change to a folder of yours")
     elif shutil.disk_usage(here).free < GIB:
         yield Finding("problem", "disk", f"less than 1 GiB is free in {here}", "free some space, or change to a larger disk")
-    yield from _cache(hf_home())
+    yield from _cache(places.hf_home())
     shared = Path("/dev/shm")
     if shared.is_dir() and shutil.disk_usage(shared).total < GIB:
         size = shutil.disk_usage(shared).total // 2**20

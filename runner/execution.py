@@ -20,6 +20,7 @@ from runner.launch.local import Host, HostDied
 from runner.launch.memory_advice import memory_advice
 from runner.launch.ops import Ahead, BuildFailed, needed_ops
 from runner.launch.outcome import Failure, first_failure
+from runner.launch.swap import swap_files
 from runner.launch.watch import Interrupted, Standstill, Stopping, Watch
 from runner.preflight import Checked
 from runner.record import Record, now
@@ -88,7 +89,8 @@ def _open(request: Request) -> None:
 def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) -> Ended:
     """Launch ranks on a run folder whose files and record are written, and close the record."""
     run_dir = request.checked.run_dir
-    with Watch(run_dir, request.checked.config, stop, console, host.kill_job) as watch:
+    config = request.checked.config
+    with swap_files(config, run_dir), Watch(run_dir, config, stop, console, host.kill_job) as watch:
         try:
             if request.checked.total_steps is None:
                 _prepare(request, host, watch)

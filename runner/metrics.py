@@ -9,6 +9,7 @@ import math
 from functools import lru_cache
 from typing import Any
 
+LIBRARIES = {"accuracy": "scikit-learn", "f1": "scikit-learn", "bleu": "sacrebleu", "loss": "torch", "perplexity": "torch"}
 LARGEST_EXPONENT = 709.0  # exp of more is no finite float64
 
 
@@ -118,5 +119,4 @@ def versions(names: list[str]) -> dict[str, str]:
     """Library and version behind each metric, for the record."""
     from importlib.metadata import version
 
-    library = {"accuracy": "scikit-learn", "f1": "scikit-learn", "bleu": "sacrebleu", "loss": "torch", "perplexity": "torch"}
-    return {name: f"{library[name]} {version(library[name])}" for name in names if name in library}
+    return {name: f"{LIBRARIES[name]} {version(LIBRARIES[name])}" for name in names if name in LIBRARIES}

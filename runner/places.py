@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -42,3 +44,44 @@ def cache_dir(configured: str | None) -> Path:
         return Path(configured).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "finetune-runner"
+
+
+def temporary_dir(configured: str | None) -> Path:
+    """Folder of temporary files: under `cache_dir` where that is set, else the system's."""
+    return cache_dir(configured) / "tmp" if configured else Path(tempfile.gettempdir())
+
+
+def cache_variables(cache: Path) -> dict[str, str]:
+    """Environment variables that move the caches of all libraries under one folder; read when they are imported.
+
+    Each library's own variable is set, too: one that a user exported for another disk would win otherwise.
+    """
+    hub = cache / "huggingface"
+    variables = {
+        "HF_HOME": str(hub),
+        "HF_HUB_CACHE": str(hub / "hub"),
+        "HF_DATASETS_CACHE": str(hub / "datasets"),
+        "XDG_CACHE_HOME": str(cache),
+        "TRITON_CACHE_DIR": str(cache / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "torchinductor"),
+        "TMPDIR": str(cache / "tmp"),
+    }
+    token = hf_token_path()
+    return variables | ({"HF_TOKEN_PATH": str(token)} if token.is_file() else {})  # the token stays where `hf auth login` put it
+
+
+def hf_home() -> Path:
+    """HF_HOME, or its default."""
+    return Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface").expanduser()
+
+
+def hf_token_path() -> Path:
+    """Where `hf auth login` keeps the token."""
+    return Path(os.environ.get("HF_TOKEN_PATH") or hf_home() / "token").expanduser()
+
+
+def make_temporary_dir(configured: str | None) -> None:
+    """Make the folder of temporary files under `cache_dir`: a TMPDIR that does not exist is passed over silently."""
+    if configured:
+        with contextlib.suppress(OSError):  # the checks before a run say so in words
+            temporary_dir(configured).mkdir(parents=True, exist_ok=True)

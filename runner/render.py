@@ -19,6 +19,7 @@ import yaml
 
 from runner import places, plan, rundir
 from runner.launch import ops
+from runner.launch.swap import into_own_folder
 from runner.record import write_atomically
 from runner.schema import RunConfig
 
@@ -171,7 +172,7 @@ def rank_environment(config: RunConfig) -> dict[str, str]:
     if config.launcher.device == "cpu":
         variables |= {"DS_ACCELERATOR": "cpu"} if config.launcher.name == "deepspeed" else {"ACCELERATE_USE_CPU": "true"}
     if config.cache_dir:
-        variables |= {"HF_HOME": str(cache / "huggingface"), "TMPDIR": str(cache / "tmp")}
+        variables |= places.cache_variables(cache)
     return variables
 
 
@@ -193,7 +194,8 @@ def render(config: RunConfig, run_dir: Path, total_steps: int | None, user_json:
         rundir.COMMAND_FILE: command + "\n",
     }
     if config.launcher.name == "deepspeed":
-        files[rundir.DEEPSPEED_FILE] = json.dumps(user_json or deepspeed_config(config, total_steps), indent=2) + "\n"
+        content = into_own_folder(user_json or deepspeed_config(config, total_steps), run_dir)
+        files[rundir.DEEPSPEED_FILE] = json.dumps(content, indent=2) + "\n"
     return Rendered(files, command)
 
 

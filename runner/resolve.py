@@ -50,7 +50,7 @@ def _precision(config: RunConfig) -> list[Problem]:
     if config.precision.name == "auto":
         devices = machine.visible_devices(config.launcher.gpu_ids)
         modern = bool(devices) and all(device.has_bf16 for device in devices)
-        config.precision.name = "fp32" if config.launcher.device == "cpu" else "bf16" if modern else "fp16"
+        config.precision.name = "fp32" if config.launcher.device == "cpu" else "bf16" if modern else "fp32" if config.model.fp16_overflows else "fp16"
     return []
 
 

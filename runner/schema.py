@@ -132,7 +132,7 @@ class SchedulerConfig(Section):
 class PrecisionConfig(Section):
     """Number format of the forward and backward pass."""
 
-    name: Literal["auto", "fp32", "bf16", "fp16"] = Field("auto", description="auto: bf16 where the GPU has it, fp16 on older GPUs, fp32 on CPU.")
+    name: Literal["auto", "fp32", "bf16", "fp16"] = Field("auto", description="auto: bf16 where the GPU has it, fp16 on older GPUs (fp32 for models that overflow in it), fp32 on CPU.")
     loss_scale: Float | None = Field(None, ge=0.0, description="fp16 only: fixed loss scale; 0 is dynamic.")
     initial_scale_power: Int | None = Field(None, ge=0, le=32, description="fp16 only: the first dynamic loss scale is 2 to this power.")
     loss_scale_window: Int | None = Field(None, ge=1, description="fp16 only: steps without overflow before the scale doubles.")
@@ -194,6 +194,7 @@ class CheckpointConfig(Section):
     every_minutes: Float | None = Field(None, gt=0, description="Minutes between checkpoints.")
     keep_last: Int = Field(2, ge=1, description="Newest checkpoints kept.")
     keep_best: bool = Field(False, description="Also keep the checkpoint with the best metric.")
+    check_space: bool = Field(True, description="Refuse to start where checkpoints, final model and download are predicted not to fit on their disks; false: only warn.")
     on_preemption: bool = Field(True, description="Checkpoint when SIGTERM, SIGUSR1 or Ctrl-C asks the run to end.")
 
 

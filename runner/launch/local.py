@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runner import render
+from runner import places, render
 from runner.launch import preload
 from runner.launch.job import scrubbed, start_method
 from runner.schema import RunConfig
@@ -40,6 +40,7 @@ class Host:
         reading, writing = os.pipe()
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the host
         environment = {**scrubbed(dict(os.environ)), **render.rank_environment(config)}
+        places.make_temporary_dir(config.cache_dir)
         if offline:
             environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
         self.key = host_key(config, offline)

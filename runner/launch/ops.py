@@ -69,7 +69,7 @@ def needed_ops(config: RunConfig, user_json: dict[str, Any] | None = None) -> li
         return []
     targets = (config.offload.optimizer, config.offload.params)
     needed = ["cpu_adam"] if config.offload.optimizer != "none" and config.offload.force_cpu_adam else []
-    if not needed and _asks_for_fused_adam(user_json):
+    if not needed and config.launcher.device == "cuda" and _asks_for_fused_adam(user_json):
         needed = ["fused_adam"]
     return needed + (["async_io"] if "nvme" in targets else [])
 

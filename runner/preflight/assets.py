@@ -97,12 +97,7 @@ def hub_cache(config: RunConfig) -> Path:
         return places.cache_dir(config.cache_dir) / "huggingface" / "hub"
     if os.environ.get("HF_HUB_CACHE"):
         return Path(os.environ["HF_HUB_CACHE"])
-    return hf_home() / "hub"
-
-
-def hf_home() -> Path:
-    """HF_HOME, or its default."""
-    return Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface").expanduser()
+    return places.hf_home() / "hub"
 
 
 def in_cache(config: RunConfig, asset: Asset) -> bool:

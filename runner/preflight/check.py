@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from runner import plan
+from runner import places, plan
 from runner.compose import Composed
 from runner.deepspeed_json import adopt, fill
 from runner.errors import Problem, RequestError
-from runner.preflight.assets import check_assets, hf_home
+from runner.preflight.assets import check_assets
 from runner.preflight.contradictions import contradictions, wrong_family
 from runner.preflight.data import check_data
+from runner.preflight.devices import check_devices, check_precision
 from runner.preflight.idle import idle_keys
+from runner.preflight.nvme import check_nvme
 from runner.preflight.places import check_places
+from runner.preflight.software import check_software
 from runner.recipe import Recipe, load_recipe
 from runner.resolve import resolve_machine, resolve_owners
 from runner.schema import RunConfig
@@ -44,22 +48,20 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     """Resolve and check a composed run.
 
     Args:
-        starting: False for a dry run: what only matters when ranks start (network, disk) is left out.
+        starting: False for a dry run: what only matters when ranks start (network, disk) is left out, what this machine lacks is a warning.
 
     Raises:
         RequestError: with every error found.
     """
     json_file, found = adopt(composed.config, composed.explicit)
     config, problems = resolve_machine(composed.config)
-    problems = found + problems
-    # First: a model of another family brings options and columns that this recipe cannot know.
-    stop_on_errors(problems + wrong_family(config))
-    recipe = load_recipe(config)
-    problems += contradictions(config, recipe) + idle_keys(config)
-    data = check_data(config, recipe)
-    problems += data
+    here: Callable[[list[Problem]], list[Problem]] = list if starting else as_warnings
+    problems = found + problems + check_precision(config) + here(check_devices(config))
+    recipe = _recipe(config, problems)
+    problems += check_data(config, recipe)  # counts the rows that others ask for
+    problems += contradictions(config, recipe) + idle_keys(config) + here(check_software(config, recipe, json_file))
     if starting:
-        problems += check_assets(config) + check_places(config, composed.run_dir) + ignored_files()
+        problems += check_assets(config) + check_places(config, composed.run_dir) + check_nvme(config) + ignored_files()
     total = known_total_steps(config, recipe)
     problems += resolve_owners(config, total is not None)
     stop_on_errors(problems)
@@ -67,9 +69,28 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     return Checked(config, composed.run_dir, recipe, problems, filled, total)
 
 
+def _recipe(config: RunConfig, problems: list[Problem]) -> Recipe:
+    """The recipe; where there is none to be had, the rest cannot be checked, and what was found so far is raised.
+
+    A model of another family brings options and columns that this recipe cannot know.
+    """
+    family = wrong_family(config)
+    if family or plan.world_size(config) < 1:
+        stop_on_errors(problems + family)
+    try:
+        return load_recipe(config)
+    except RequestError as error:
+        raise RequestError([*problems, *error.problems]) from None
+
+
+def as_warnings(problems: list[Problem]) -> list[Problem]:
+    """What this machine lacks does not matter for files that are rendered for another one; it is said all the same."""
+    return [replace(problem, severity="warning") if problem.severity == "error" else problem for problem in problems]
+
+
 def ignored_files() -> list[Problem]:
     """accelerate's default configuration in the user's home: named, so that nobody wonders whether it counts."""
-    path = hf_home() / "accelerate" / "default_config.yaml"
+    path = places.hf_home() / "accelerate" / "default_config.yaml"
     return [Problem("ignored", None, f"{path} (accelerate's default configuration has no say here)", "", "notice")] if path.exists() else []
 
 

@@ -11,7 +11,13 @@ from runner.schema import RunConfig
 
 def contradictions(config: RunConfig, recipe: Recipe) -> list[Problem]:
     """All pairs of choices that cannot hold together."""
-    return [*_zero_and_offload(config), *_positions(config, recipe), *_schedule(config, recipe)]
+    return [*_nodes(config), *_zero_and_offload(config), *_positions(config, recipe), *_schedule(config, recipe)]
+
+
+def _nodes(config: RunConfig) -> list[Problem]:
+    if config.launcher.num_nodes == 1:
+        return []
+    return [Problem("launcher.num_nodes", config.launcher.num_nodes, "runs go over one machine; more are understood by `estimate` only", "use launcher.num_nodes=1, or python -m runner estimate")]
 
 
 def _zero_and_offload(config: RunConfig) -> list[Problem]:
@@ -27,8 +33,11 @@ def _zero_and_offload(config: RunConfig) -> list[Problem]:
         problems.append(Problem("offload", offload.name, f"parameters can be offloaded at ZeRO 3 only, this is ZeRO {stage} (DeepSpeed would ignore it silently)", "use zero_stage=3, or offload=optimizer_cpu"))
     elif offload.optimizer != "none" and stage == 0:
         problems.append(Problem("offload", offload.name, "there is nothing to offload at ZeRO 0 (DeepSpeed would ignore it silently)", "use zero_stage=2"))
+    elif offload.optimizer == "nvme" and stage != 3:
+        problems.append(Problem("offload", offload.name, f"optimizer states go to NVMe at ZeRO 3 only, this is ZeRO {stage} (DeepSpeed would keep them in memory silently)", "use zero_stage=3, or offload=optimizer_cpu"))
     if "nvme" in (offload.optimizer, offload.params) and not offload.nvme_path:
-        problems.append(Problem("offload.nvme_path", None, "NVMe offload needs a folder on a fast local disk", "add offload.nvme_path=DIR"))
+        mend = "add nvme_path to launcher.config_file" if config.launcher.config_file else "add offload.nvme_path=DIR"
+        problems.append(Problem("offload.nvme_path", None, "NVMe offload needs a folder on a fast local disk", mend))
     return problems
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from runner import machine
 from runner.errors import Problem
 from runner.schema import RunConfig
 
@@ -48,7 +49,8 @@ RULES = (
     Rule(("offload.pin_memory",), lambda c: c.offload.name != "none" and c.launcher.device == "cuda", "only offload from a GPU pins memory", "add offload=cpu or leave it out"),
     Rule(("offload.force_cpu_adam",), lambda c: c.offload.optimizer != "none", "only an offloaded optimizer reads it", "add offload=optimizer_cpu or leave it out"),
     Rule(("launcher.config_file",), _deepspeed, "a DeepSpeed JSON is read by launcher=deepspeed only", "add launcher=deepspeed or leave it out"),
-    Rule(("launcher.gpu_ids", "launcher.share_device"), lambda c: c.launcher.device == "cuda", "there is no GPU in this run", "leave it out or add launcher.device=cuda"),
+    Rule(("launcher.gpu_ids",), lambda c: c.launcher.device == "cuda" or bool(machine.installed_devices()), "there is no GPU in this run", "leave it out or add launcher.device=cuda"),
+    Rule(("launcher.share_device",), lambda c: c.launcher.device == "cuda", "there is no GPU in this run", "leave it out or add launcher.device=cuda"),
     Rule(("model.revision",), lambda c: c.model.hub_id is not None and c.model.path is None, "a local folder has no revisions", "leave model.revision out"),
     Rule(("dataset.hub_id", "dataset.hub_config", "dataset.revision"), lambda c: c.dataset.source == "hub", "this data set is not read from the hub", "choose a hub data set (dataset=mrpc) or leave it out"),
     Rule(("train.warmup_steps_not_timed", "train.evaluate_every_epoch", "train.max_nonfinite_steps"), lambda c: c.mode == "train", "nothing is trained under mode=evaluate", "leave it out or add mode=train"),

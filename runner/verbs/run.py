@@ -16,6 +16,7 @@ from runner.launch.local import Host
 from runner.launch.watch import console as terminal
 from runner.launch.watch import stopping
 from runner.preflight import Checked, check
+from runner.preflight.devices import placement
 from runner.preflight.idle import unread_sections
 from runner.resolve import resolve_machine
 
@@ -68,6 +69,7 @@ def plan_lines(checked: Checked) -> list[str]:
         f"model      {config.model.name} ({'random weights' if config.model.init == 'random' else 'pretrained: ' + str(config.model.path or config.model.hub_id)})",
         f"data       {config.dataset.name}{sample}" + "".join(f", {split} {rows} rows" for split, rows in config.dataset.rows.items()),
         f"method     {plan.method(config)}, {ranks} {config.launcher.device} rank{'s' if ranks > 1 else ''}, {config.precision.name}, {config.launcher.omp_num_threads} threads each",
+        f"devices    {placement(config)}",
     ]
     if config.mode == "train":
         lines += [
