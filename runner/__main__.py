@@ -20,6 +20,7 @@ VERBS = {
     "resume": "go on with an interrupted run from its last checkpoint",
     "new": "start your own recipe as a copy of one of ours",
     "doctor": "what this machine can do, problems first",
+    "cache": "what lies in the caches, and how large it is; `cache clean` removes what the runner made",
 }
 HELP = f"""usage: python -m runner [VERB] [KEY=VALUE | GROUP=OPTION ...]
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 from runner import machine, places
 from runner.launch import ops
 from runner.memory.devices import ask, host_memory_bytes
+from runner.schema import RunConfig
 
 Level = Literal["problem", "warning", "ok"]
 NEEDED = ("torch", "transformers", "accelerate", "deepspeed", "datasets", "hydra-core", "omegaconf", "pydantic", "rich", "tokenizers")
@@ -208,12 +209,17 @@ def _stale_locks() -> list[Path]:
 
 def check_disks() -> Iterator[Finding]:
     """Caches and their free space, the folder runs write to, shared memory."""
+    from runner.preflight.places import locations
+
     here = Path.cwd()
     if not os.access(here, os.W_OK):
         yield Finding("problem", "disk", f"{here} is not writable, and runs write to ./outputs", "change to a folder of yours")
     elif shutil.disk_usage(here).free < GIB:
         yield Finding("problem", "disk", f"less than 1 GiB is free in {here}", "free some space, or change to a larger disk")
     yield from _cache(places.hf_home())
+    for place in locations(RunConfig())[::2]:  # beside the hub's
+        little = place.free_bytes < GIB
+        yield Finding("warning" if little else "ok", "caches", f"{place.what} go to {place.path}: {place.free_bytes / GIB:.1f} GiB free", "set cache_dir=DIR (it moves all caches)" if little else "")
     shared = Path("/dev/shm")
     if shared.is_dir() and shutil.disk_usage(shared).total < GIB:
         size = shutil.disk_usage(shared).total // 2**20

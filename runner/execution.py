@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from runner import plan, render, rundir
+from runner import metrics, plan, render, rundir
 from runner.deepspeed_json import fill
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUT_OF_MEMORY, EXIT_PREEMPTED
 from runner.launch.local import Host, HostDied
@@ -23,6 +23,7 @@ from runner.launch.outcome import Failure, first_failure
 from runner.launch.swap import swap_files
 from runner.launch.watch import Interrupted, Standstill, Stopping, Watch
 from runner.preflight import Checked
+from runner.preflight.assets import resolved_assets
 from runner.record import Record, now
 from runner.resolve import resolve_owners
 
@@ -82,7 +83,8 @@ def _open(request: Request) -> None:
     record = Record(run_dir)
     record.data = rundir.opening_record(checked.config, typed_command(), request.overrides)
     record.data["runner"]["started_monotonic"] = request.started_monotonic
-    record.data |= {"run_id": run_dir.name, "notices": [problem.line() for problem in checked.notices], **request.extra}
+    record.data |= {"run_id": run_dir.name, "notices": [problem.line() for problem in checked.notices]}
+    record.data |= {"assets": resolved_assets(checked.config), "metric_versions": metrics.versions(list(checked.recipe.metrics)), **request.extra}
     record.update(attempts=[{"started_at": now(), "status": "running"}], artifacts=_artifacts(run_dir))
 
 
@@ -150,6 +152,8 @@ def _close(run_dir: Path, status: str, failure: Failure | None) -> Ended:
         told = {"rank": failure.rank, "log": str(failure.log), "out_of_memory": failure.out_of_memory, **failure.facts}
         record.data["failure"] = told | ({"advice": memory_advice(rundir.read_config(run_dir), told)} if failure.out_of_memory else {})
     record.data["memory_prediction"] = _prediction(run_dir, status)
+    if "assets" in record.data:
+        record.data["assets"] = resolved_assets(rundir.read_config(run_dir))  # what was downloaded has a commit by now
     record.end_attempt("failed" if status == "interrupted" else status, reason)
     rundir.clear_requests(run_dir)
     shutil.rmtree(run_dir / "heartbeat", ignore_errors=True)

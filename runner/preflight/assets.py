@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlparse
 
 from runner import places
 from runner.catalogue import BUNDLED
+from runner.data.scan import split_paths
 from runner.errors import Problem
 from runner.schema import RunConfig
 
@@ -58,8 +60,26 @@ def check_assets(config: RunConfig) -> list[Problem]:
             if not in_cache(config, asset):
                 missing.append(asset)
     if missing and not hub_reachable():
-        problems += [_not_to_be_had(config, asset) for asset in missing]
-    return problems
+        return problems + [_not_to_be_had(config, asset) for asset in missing]
+    return problems + _without_token(config, missing)
+
+
+def _without_token(config: RunConfig, missing: list[Asset]) -> list[Problem]:
+    """A gated model is handed out to known users only; the hub would say so after the ranks have started."""
+    if not config.model.gated or has_token() or not any(asset.kind == "model" and asset.name == config.model.hub_id for asset in missing):
+        return []
+    return [Problem("model.hub_id", config.model.hub_id, "this model is gated and there is no token of yours on this machine", f"accept its licence on {endpoint()}/{config.model.hub_id}, then `hf auth login` (or export HF_TOKEN)")]
+
+
+def has_token() -> bool:
+    """Whether a token for the hub is at hand; nothing is asked of the hub."""
+    named = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
+    return bool(named) or places.hf_token_path().is_file()
+
+
+def endpoint() -> str:
+    """Address of the hub or of its mirror."""
+    return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
 
 
 def _folder_problems(config: RunConfig, asset: Asset) -> list[Problem]:
@@ -107,6 +127,34 @@ def in_cache(config: RunConfig, asset: Asset) -> bool:
     return any(next(folder.glob(f"*/{pattern}"), None) is not None for pattern in wanted[asset.role])
 
 
+def resolved_assets(config: RunConfig) -> dict[str, dict[str, Any]]:
+    """Where model, tokenizer and data come from, for the record: an absolute folder, a commit of the hub, or a bundled name."""
+    found: dict[str, dict[str, Any]] = {}
+    for asset in needed_assets(config):
+        role = asset.role.replace(" ", "_")
+        if asset.local:
+            found[role] = {"source": "folder", "path": str(Path(asset.name).expanduser().absolute())}
+        else:
+            found[role] = {"source": "hub", "name": asset.name, "revision": _commit(config, asset)}
+    if "weights" not in found:
+        found["weights"] = {"source": "model.config", "name": config.model.name}
+    if "tokenizer" not in found and config.model.tokenizer:
+        found["tokenizer"] = {"source": "bundled", "name": config.model.tokenizer.removeprefix("bundled:")}
+    if config.dataset.source != "hub":
+        splits = {split: [str(path) for path in split_paths(config.dataset, split)] for split in ("train", "validation", "test") if getattr(config.dataset, split)}
+        found["data_set"] = {"source": config.dataset.source, "name": config.dataset.name, "files": splits}
+    return found
+
+
+def _commit(config: RunConfig, asset: Asset) -> str | None:
+    """Commit of the cached snapshot that a name and revision stand for; None before it is downloaded."""
+    folder = hub_cache(config) / f"{asset.kind}s--{asset.name.replace('/', '--')}"
+    wanted = config.dataset.revision if asset.kind == "dataset" else config.model.revision if asset.name == config.model.hub_id else None
+    with contextlib.suppress(OSError):
+        return (folder / "refs" / (wanted or "main")).read_text().strip()
+    return wanted if wanted and (folder / "snapshots" / wanted).is_dir() else None
+
+
 def offline_asked_for() -> bool:
     """Whether the environment forbids connections."""
     return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"))
@@ -117,17 +165,26 @@ def hub_reachable(timeout_seconds: float = 3.0) -> bool:
     """Whether the hub (or its mirror in HF_ENDPOINT) accepts a connection; no attempt where offline is asked for."""
     if offline_asked_for():
         return False
-    address = urlparse(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    answered: list[bool] = []
+    # A thread, because a name look-up without a network obeys no time limit.
+    probe = threading.Thread(target=lambda: answered.append(_connects(timeout_seconds)), daemon=True)
+    probe.start()
+    probe.join(timeout_seconds)
+    return bool(answered and answered[0])
+
+
+def _connects(timeout_seconds: float) -> bool:
+    address = urlparse(endpoint())
     proxy = urlparse(os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy") or "")
-    host, port = (proxy.hostname, proxy.port or 3128) if proxy.hostname else (address.hostname, address.port or 443)
-    with contextlib.suppress(OSError):
+    host, port = (proxy.hostname, proxy.port or 3128) if proxy.hostname else (address.hostname, address.port or (80 if address.scheme == "http" else 443))
+    with contextlib.suppress(OSError, ValueError):
         with socket.create_connection((host, port), timeout=timeout_seconds):
             return True
     return False
 
 
 def _not_to_be_had(config: RunConfig, asset: Asset) -> Problem:
-    state = "offline mode is on" if offline_asked_for() else "the hub cannot be reached"
+    state = "offline mode is on" if offline_asked_for() else f"the hub cannot be reached ({endpoint()})"
     where = f"{asset.role} {asset.name}: not in {hub_cache(config)}, and {state}"
     model, sample = BUNDLED.get(config.model.family, BUNDLED["encoder"])
     download = f"hf download {asset.name}" + (" --repo-type dataset" if asset.kind == "dataset" else "")

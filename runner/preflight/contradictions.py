@@ -11,7 +11,7 @@ from runner.schema import RunConfig
 
 def contradictions(config: RunConfig, recipe: Recipe) -> list[Problem]:
     """All pairs of choices that cannot hold together."""
-    return [*_nodes(config), *_zero_and_offload(config), *_positions(config, recipe), *_schedule(config, recipe)]
+    return [*_nodes(config), *_zero_and_offload(config), *_positions(config, recipe), *_schedule(config, recipe), *_head(config, recipe)]
 
 
 def _nodes(config: RunConfig) -> list[Problem]:
@@ -67,3 +67,15 @@ def _schedule(config: RunConfig, recipe: Recipe) -> list[Problem]:
     return [
         Problem("scheduler.warmup_steps", config.scheduler.warmup_steps, f"the run has only {total} optimizer steps, so the learning rate would never reach its peak", f"use scheduler.warmup_steps={total // 10}", "warning")
     ]
+
+
+def _head(config: RunConfig, recipe: Recipe) -> list[Problem]:
+    """A classification head for another number of labels is replaced: said before the start, not found in the metrics."""
+    facts = architecture_facts(config.model) if config.model.path and config.model.init == "pretrained" else {}
+    names = config.dataset.label_names
+    if recipe.label_column is None or not names or not any("ForSequenceClassification" in name for name in facts.get("architectures") or []):
+        return []
+    has = facts.get("num_labels") or len(facts.get("id2label") or {}) or 2  # two is what transformers leaves out of the file
+    if has == len(names):
+        return []
+    return [Problem("model.path", config.model.path, f"its head is for {has} labels, the data has {len(names)} ({', '.join(names[:6])}): the head is new, with random weights", "", "notice")]

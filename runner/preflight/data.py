@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from runner import places
-from runner.data.files import UnreadableFile
+from runner.data.files import UnreadableFile, header
 from runner.data.labels import HIDDEN, LabelMap, as_label, distinct, label_names
 from runner.data.scan import SplitScan, scan_split, split_paths
 from runner.errors import Problem
@@ -30,8 +30,9 @@ def check_data(config: RunConfig, recipe: Recipe) -> list[Problem]:
             problems.append(found)
         elif found is not None:
             scans[split] = found
+    problems += _one_column_twice(recipe)
     for split, scan in scans.items():
-        problems += _columns(config, recipe, split, scan)
+        problems += _columns(config, recipe, split, scan) + _other_files(config, recipe, split, scan)
     if any(problem.severity == "error" for problem in problems):
         return problems
     config.dataset.rows = {split: scan.rows for split, scan in scans.items()}
@@ -71,6 +72,9 @@ def _columns(config: RunConfig, recipe: Recipe, split: str, scan: SplitScan) -> 
     padded = [name for name in scan.raw_columns if name != name.strip()]
     if padded:
         problems.append(Problem(f"dataset.{split}", getattr(config.dataset, split), f"blanks around column names were trimmed: {', '.join(map(repr, padded))}", "", "notice"))
+    twice = sorted({name for name in scan.columns if scan.columns.count(name) > 1})
+    if twice:
+        problems.append(Problem(f"dataset.{split}", getattr(config.dataset, split), f"two columns have the same name: {', '.join(map(repr, twice))}", "rename one of them in the file"))
     for name in recipe.columns:
         column = recipe.column(name)
         optional = name in recipe.optional_columns or (split == "test" and name == recipe.label_column)
@@ -79,6 +83,26 @@ def _columns(config: RunConfig, recipe: Recipe, split: str, scan: SplitScan) -> 
         elif column is not None and column not in scan.columns:
             assumed = optional and name not in config.dataset.columns
             problems.append(_without_column(split, name) if assumed else _absent_column(split, name, column, scan))
+    return problems
+
+
+def _one_column_twice(recipe: Recipe) -> list[Problem]:
+    """The label among the texts would be learned from itself."""
+    if recipe.label_column is None:
+        return []
+    label = recipe.column(recipe.label_column)
+    texts = [name for name in recipe.columns if name != recipe.label_column and label is not None and recipe.column(name) == label]
+    return [Problem(f"dataset.columns.{name}", label, "this is the column of the labels as well", f"set dataset.columns.{name}=COLUMN or dataset.columns.{recipe.label_column}=COLUMN") for name in texts]
+
+
+def _other_files(config: RunConfig, recipe: Recipe, split: str, scan: SplitScan) -> list[Problem]:
+    """Further files of a split must have the columns of the first that the recipe reads."""
+    problems = []
+    used = {recipe.column(name) for name in recipe.columns} & set(scan.columns)
+    for path in split_paths(config.dataset, split)[1:]:
+        absent = sorted(str(name) for name in used - {name.strip() for name in header(path)})
+        if absent:
+            problems.append(Problem(f"dataset.{split}", path, f"this file lacks columns that the split's first file has: {', '.join(map(repr, absent))}", "give all files of a split the same columns"))
     return problems
 
 

@@ -137,6 +137,7 @@ def train_epoch(run: Any, state: LoopState, total_steps: int, heartbeat: Heartbe
         state.step, state.window = state.step + 1, state.window + 1
         state.samples_seen += window.samples
         run.times.step(seconds, window.samples, window.tokens)
+        run.window = window
         _account(run, state, loss, norm, learning_rate, seconds, total_steps, heartbeat, log)
         run.after_step(state)
     return True
@@ -209,19 +210,34 @@ def _account(run: Any, state: LoopState, part: torch.Tensor, norm: Any, learning
         return
     loss = sum_over_ranks(run.accelerator, [float(part.item())])[0] if logged else float(part.item())
     state.nonfinite = 0 if math.isfinite(loss) else state.nonfinite + 1
+    if state.nonfinite == 1:
+        run.first_bad = (state.step, [int(row) for batch in run.window.batches for row in batch.rows])
     heartbeat.beat(phase="training", step=state.step, total=total_steps, epoch=state.epoch, **({"loss": loss} if logged else {}))
     if logged and log is not None:
         norm = float(norm) if norm is not None else None
-        log.write(step=state.step, loss=loss, learning_rate=learning_rate, grad_norm=norm, seconds=seconds, epoch=state.epoch, elapsed_seconds=run.elapsed())
+        log.write(step=state.step, loss=loss, learning_rate=learning_rate, grad_norm=norm, seconds=seconds, epoch=state.epoch, elapsed_seconds=run.elapsed(), **_scaling(run))
     if state.nonfinite >= run.config.train.max_nonfinite_steps:
         raise TrainingDiverged(_advice(run, state, learning_rate))
 
 
+def _scaling(run: Any) -> dict[str, float]:
+    """In fp16: the loss scale, and under DeepSpeed the optimizer steps skipped so far because gradients overflowed."""
+    if run.config.precision.name != "fp16":
+        return {}
+    engine = getattr(run.accelerator, "deepspeed_engine_wrapped", None)
+    if engine is None:
+        return {"loss_scale": float(run.accelerator.scaler.get_scale())} if run.accelerator.scaler is not None else {}
+    return {"loss_scale": float(engine.engine.optimizer.loss_scale), "skipped_steps": engine.engine.skipped_steps}
+
+
 def _advice(run: Any, state: LoopState, learning_rate: float) -> str:
+    first, rows = run.first_bad
+    shown = ", ".join(map(str, rows[:16])) + (", …" if len(rows) > 16 else "")
+    others = {"fp16": ", precision=bf16 or precision=fp32", "bf16": " or precision=fp32"}.get(run.config.precision.name, "")
     return (
         f"the loss was not finite for {state.nonfinite} steps in a row, up to step {state.step} "
-        f"(learning rate {learning_rate:g}, precision {run.config.precision.name}); "
-        f"try optimizer.lr={run.config.optimizer.lr / 10:g}, precision=bf16 or precision=fp32"
+        f"(learning rate {learning_rate:g}, precision {run.config.precision.name}); it began at step {first}, where this rank had rows {shown} of the training split; "
+        f"try optimizer.lr={run.config.optimizer.lr / 10:g}{others}"
     )
 
 

@@ -50,6 +50,8 @@ class RankRun:
     record: Any = None  # rank 0 only
     notes: list[str] = field(default_factory=list)
     activation_dtype: str | None = None
+    window: Any = None  # the optimizer step under way, as planned
+    first_bad: tuple[int, list[int]] = (0, [])  # step and rows of this rank where the loss stopped being finite
     checkpoints: Any = None
     epoch_began: float = 0.0  # on the clock, moved on by the time that checkpoints took
 
