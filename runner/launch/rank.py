@@ -37,9 +37,9 @@ def rank_entry(run_dir: str, parent: int) -> str:
         signal.signal(number, signal.SIG_IGN)
     _keep_restarted(Path(run_dir), rank)
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # where it stands, when it hangs
-    from runner.train.worker import run_rank
-
     try:
+        from runner.train.worker import run_rank  # inside: what cannot be imported is told as any other error
+
         run_rank(run_dir)
     except rundir.Preempted:
         return "preempted"

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DummyOptim, DummyScheduler
 
 from runner import plan
 from runner.schema import OptimizerConfig, RunConfig
@@ -71,6 +70,8 @@ def _optimizer(config: OptimizerConfig, model: torch.nn.Module) -> Any:
     groups = parameter_groups(model, config.weight_decay)
     options: dict[str, Any] = {"lr": config.lr, "betas": tuple(config.betas), "eps": config.eps}
     if config.owner == "deepspeed":
+        from accelerate.utils import DummyOptim  # is only there where DeepSpeed is installed
+
         return DummyOptim(groups, weight_decay=config.weight_decay, **options)
     return torch.optim.AdamW(groups, weight_decay=config.weight_decay, **options)
 
@@ -87,6 +88,8 @@ def _prepare_ddp(accelerator: Accelerator, model: torch.nn.Module, optimizer: to
 
 
 def _prepare_deepspeed(config: RunConfig, accelerator: Accelerator, model: torch.nn.Module, optimizer: Any, factor: Callable[[int], float]) -> Prepared:
+    from accelerate.utils import DummyScheduler
+
     owners = (config.optimizer.owner, config.scheduler.owner)
     if owners == ("client", "client"):
         engine, wrapped = accelerator.prepare(model, optimizer)
