@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
@@ -125,7 +125,7 @@ class CellsLauncher(Launcher):
         try:
             tree = self._tree(job, overrides)
             run_dir = sweep_dir / str(tree.hydra.sweep.subdir)
-            plain = OmegaConf.to_container(OmegaConf.masked_copy(tree, [key for key in tree if key != "hydra"]), resolve=False)  # type: ignore[assignment,arg-type]
+            plain = {str(key): value for key, value in cast(dict[str, Any], OmegaConf.to_container(tree, resolve=False)).items() if key != "hydra"}
             composed = replace(app.from_tree(tree, overrides), run_dir=run_dir)
             return replace(cell, run_dir=run_dir, composed=composed)
         except RequestError as error:
@@ -163,12 +163,12 @@ class ProductSweeper(Sweeper):
 
     def setup(self, *, hydra_context: Any, task_function: Any, config: DictConfig) -> None:
         """Called by Hydra."""
-        self.config, self.hydra_context = config, hydra_context
+        self._loader = hydra_context.config_loader
         self._launcher = Plugins.instance().instantiate_launcher(hydra_context=hydra_context, task_function=task_function, config=config)
 
     def sweep(self, arguments: list[str]) -> Any:
         """All combinations of `hydra.sweeper.params` and of what was typed; the same key typed wins."""
-        parser, groups = OverridesParser.create(config_loader=self.hydra_context.config_loader), set(app.group_options())
+        parser, groups = OverridesParser.create(config_loader=self._loader), set(app.group_options())
         prepared = [f"{key}={value}" for key, value in self._params.items()]
         parsed = parser.parse_overrides([*prepared, *arguments])
         texts = [typed_overrides.group_choices_as_text(item, groups) for item in parsed]

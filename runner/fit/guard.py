@@ -29,11 +29,14 @@ class GuardedHost:
 
     def run(self, op: str, run_dir: Path, environment: dict[str, str], while_running: Callable[[], None]) -> dict[str, Any]:
         """As `Host.run`."""
-        began = time.monotonic()
+        began: float | None = None
 
         def look() -> None:
+            nonlocal began
             while_running()
-            self._look(run_dir, time.monotonic() - began)
+            if began is None and self._host.job is not None:  # before that the host is importing the libraries
+                began = time.monotonic()
+            self._look(run_dir, time.monotonic() - began if began is not None else 0.0)
 
         return self._host.run(op, run_dir, environment, look)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runner import machine, plan
 from runner.errors import Problem, RequestError
@@ -78,7 +78,8 @@ class Prediction:
                 configured = workload_from_config(config, plan.world_size(config))
             except ValueError:
                 return
-            self.lengths = MeasuredLengths(min(longest_row_tokens, configured.source_length), configured.target_length, "longest row of the training split")
+            found: Any = MeasuredLengths(min(longest_row_tokens, configured.source_length), configured.target_length, "longest row of the training split")
+            self.lengths = found
         predicted = self._estimate(config, micro_batch_size)
         self._error = measured - predicted if predicted is not None else 0
 

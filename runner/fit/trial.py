@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -74,6 +74,7 @@ class Laboratory:
     hosts: SharedHosts
     stop: Stopping
     console: Console
+    environment: dict[str, str] = field(default_factory=dict)
     count: int = 0
 
     def trial(self, rung: str, composed: Composed, micro_batch_size: int, accumulation: int, predicted: int | None) -> Trial:
@@ -116,7 +117,7 @@ class Laboratory:
             if not held:
                 raise FitStopped
             guard = GuardedHost(self.hosts.of(checked.config), self.room.bytes if on_cpu else None, checked.config.fit.trial_timeout_seconds)
-            request = Request(checked, overrides, time.monotonic(), {"fit": {"trial": self.count, "budget_bytes": self.room.bytes, **told}})
+            request = Request(checked, overrides, time.monotonic(), {"fit": {"trial": self.count, "budget_bytes": self.room.bytes, **told}}, self.environment)
             ended = execute(request, cast(Host, guard), self.stop, Console(quiet=True))
         if self.stop.asked:
             raise FitStopped

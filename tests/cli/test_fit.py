@@ -72,20 +72,58 @@ def test_ladder_finds_the_same_run_in_less_memory(tmp_path: Path, real_run: Any)
     assert len(small.steps) == 10
 
 
-def test_killed_and_hung_ranks_count_as_not_fitting_and_leave_nothing(tmp_path: Path) -> None:
-    """A rank killed as the kernel would, then one that hangs: the search ends, and says why nothing fits."""
-    for fault, status in (("kill:forward:1:1", "killed"), ("hang:forward:1:0", "timed out"), ("oom:backward:1", "out of memory")):
-        found = sweep(tmp_path, "fit", "launcher=ddp", "fit.max_micro_batch_size=1", "fit.trial_timeout_seconds=8", *QUICK, env={"RUNNER_FAULT": fault})
-        assert found.returncode == 4, found.stdout + found.stderr
-        assert [rung["status"] for rung in ledger_of(tmp_path)["rungs"]] == [status]
-        assert "nothing fits" in found.stdout
+FAULTS = [
+    ("kill:forward:1:1", "killed", "rank 1 was killed by SIGKILL"),
+    ("hang:forward:1:0", "timed out", "took longer than fit.trial_timeout_seconds"),
+    ("oom:backward:1", "out of memory", "OutOfMemoryError"),
+    ("error:forward:1", "failed", "InjectedFault: injected in forward of step 1"),
+]
 
 
-def test_a_failure_that_is_not_about_memory_ends_the_search(tmp_path: Path) -> None:
-    found = sweep(tmp_path, "fit", "launcher=ddp", *QUICK, env={"RUNNER_FAULT": "error:forward:1"})
-    assert found.returncode == 1
-    assert "InjectedFault: injected in forward of step 1" in found.stdout
-    assert "Traceback" not in found.stdout + found.stderr
+@pytest.fixture(scope="module")
+def hosts() -> Any:
+    from runner.launch.hosts import SharedHosts
+
+    shared = SharedHosts()
+    yield shared
+    shared.close()
+
+
+@pytest.mark.parametrize(("fault", "status", "reason"), FAULTS)
+def test_every_end_of_a_trial_is_told_apart(tmp_path: Path, hosts: Any, fault: str, status: str, reason: str) -> None:
+    """Killed as by the kernel, hung, out of memory, another error: the search goes on or ends, and no rank is left."""
+    from rich.console import Console
+
+    from runner.compose import compose_run
+    from runner.fit.largest import find_largest
+    from runner.fit.room import room_of
+    from runner.fit.trial import Laboratory
+    from runner.launch.watch import stopping
+    from runner.preflight import check
+
+    composed = compose_run(["launcher=ddp", "fit.max_micro_batch_size=1", "fit.trial_timeout_seconds=10", f'hydra.run.dir="{tmp_path / "run"}"', *QUICK])
+    config = check(composed).config
+    with stopping() as stop:
+        laboratory = Laboratory(tmp_path / "trials", room_of(config), hosts, stop, Console(quiet=True), {"RUNNER_FAULT": fault})
+        found = find_largest(composed, config, laboratory)
+    assert [trial.status for trial in found.trials] == [status]
+    assert reason in found.trials[0].reason
+    assert (found.rows, bool(found.error)) == (0, status == "failed")
+    ranks = [json.loads(path.read_text())["failure"].get("rank") for path in tmp_path.glob("trials/*/record.json")]
+    assert len(ranks) == 1
+    assert not [line for line in _processes() if str(tmp_path) in line]
+
+
+def _processes() -> list[str]:
+    """Where the standard output of each process goes: a rank's goes to its log in the run folder."""
+    import contextlib
+    import os
+
+    found = []
+    for path in Path("/proc").glob("[0-9]*/fd/1"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(path))
+    return found
 
 
 @pytest.mark.parametrize(
