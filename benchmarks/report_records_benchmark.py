@@ -31,8 +31,8 @@ def write_records(folder: Path, count: int) -> None:
         write_run(folder / f"{index:06}", content, points(steps=20))
 
 
-def main(count: int) -> None:
-    """Print seconds by step."""
+def measure(count: int) -> dict[str, float]:
+    """Seconds by step."""
     with tempfile.TemporaryDirectory() as name:
         write_records(Path(name), count)
         marks = [time.perf_counter()]
@@ -44,8 +44,13 @@ def main(count: int) -> None:
         marks.append(time.perf_counter())
         print_comparison(comparison, Console(file=io.StringIO(), width=160))
         marks.append(time.perf_counter())
-    for step, before, after in zip(("find and read", "compare", "as csv", "as table"), marks, marks[1:], strict=False):
-        print(f"{step:>14}: {after - before:7.2f} s for {count} records")
+    return {step: after - before for step, before, after in zip(("find and read", "compare", "as csv", "as table"), marks, marks[1:], strict=False)}
+
+
+def main(count: int) -> None:
+    """Print seconds by step."""
+    for step, seconds in measure(count).items():
+        print(f"{step:>14}: {seconds:7.2f} s for {count} records")
 
 
 if __name__ == "__main__":
