@@ -1,0 +1,251 @@
+"""Devices, number formats, compilers and packages asked for beside what a machine has; pretended machines, no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner import machine
+from runner.compose import compose_run
+from runner.errors import Problem, RequestError
+from runner.launch import ops
+from runner.launch.swap import into_own_folder, swap_folder
+from runner.preflight import check, software
+from runner.preflight.devices import placement
+from tests.conftest import ROOT
+
+
+@pytest.fixture(autouse=True)
+def own_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    machine.installed_devices.cache_clear()
+    yield
+    machine.installed_devices.cache_clear()
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch):
+    def pretend(count: int, capability: tuple[int, int] = (8, 0)) -> None:
+        devices = [{"index": i, "name": "Test GPU", "memory_bytes": 24 * 2**30, "compute_capability": capability, "uuid": f"GPU-{i}abc"} for i in range(count)]
+        monkeypatch.setenv(machine.DEVICES_VARIABLE, json.dumps(devices))
+        machine.installed_devices.cache_clear()
+
+    return pretend
+
+
+def found(tmp_path: Path, *overrides: str, starting: bool = True) -> list[Problem]:
+    """Everything the checks say about a run."""
+    try:
+        return check(compose_run([*overrides, f'hydra.run.dir="{tmp_path}/run"']), starting).notices
+    except RequestError as error:
+        return error.problems
+
+
+def one(problems: list[Problem], key: str) -> Problem:
+    matching = [problem for problem in problems if problem.key == key]
+    assert len(matching) == 1, [problem.line() for problem in problems]
+    return matching[0]
+
+
+CUDA = ("launcher=ddp", "launcher.device=cuda", "precision=fp32")
+
+
+def test_cuda_without_a_device(gpus, tmp_path: Path) -> None:
+    """F19."""
+    gpus(0)
+    problem = one(found(tmp_path, *CUDA, "launcher.num_processes=2"), "launcher.device")
+    assert problem.severity == "error"
+    assert "no CUDA device visible" in problem.why
+    assert problem.mend == "use launcher.device=cpu"
+
+
+@pytest.mark.parametrize(("shown", "words"), [("", "CUDA_VISIBLE_DEVICES is empty"), ("7", "CUDA_VISIBLE_DEVICES=7 names none of this machine's devices 0")])
+def test_hidden_devices(shown: str, words: str, gpus, tmp_path: Path, monkeypatch) -> None:
+    """F19: `CUDA_VISIBLE_DEVICES=` and `=7`."""
+    gpus(1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert words in one(found(tmp_path, *CUDA), "launcher.device").why
+
+
+def test_a_wrong_id_sends_an_automatic_run_to_the_cpu_with_a_warning(gpus, tmp_path: Path, monkeypatch) -> None:
+    gpus(1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    assert one(found(tmp_path), "launcher.device").severity == "warning"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert not [problem for problem in found(tmp_path) if problem.key == "launcher.device"]
+
+
+def test_more_ranks_than_devices(gpus, tmp_path: Path) -> None:
+    """F19: both numbers; sharing has to be asked for."""
+    gpus(1)
+    problem = one(found(tmp_path, *CUDA, "launcher.num_processes=2"), "launcher.num_processes")
+    assert "2 ranks, but 1 CUDA device visible" in problem.why
+    assert problem.mend == "use launcher.num_processes=1, or allow it with launcher.share_device=true"
+    assert not [p for p in found(tmp_path, *CUDA, "launcher.num_processes=2", "launcher.share_device=true") if p.severity == "error"]
+
+
+def test_ids_that_do_not_exist(gpus, tmp_path: Path) -> None:
+    gpus(2)
+    assert "no such visible device: 5; visible are 0, 1" in one(found(tmp_path, *CUDA, 'launcher.gpu_ids="0,5"'), "launcher.gpu_ids").why
+    assert "no such visible device" in one(found(tmp_path, "launcher=ddp", "launcher.gpu_ids='5'"), "launcher.gpu_ids").why
+
+
+def test_the_plan_says_which_rank_works_where(gpus, tmp_path: Path) -> None:
+    gpus(2)
+    config = check(compose_run([*CUDA, "launcher.num_processes=3", "launcher.share_device=true", f'hydra.run.dir="{tmp_path}/run"']), starting=False).config
+    assert placement(config) == "rank 0 → GPU 0, rank 1 → GPU 1, rank 2 → GPU 0 (Test GPU)"
+
+
+def test_devices_by_uuid_and_slice(gpus, monkeypatch) -> None:
+    gpus(2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1abc")
+    assert [device.index for device in machine.visible_devices()] == [1]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-xyz")
+    assert machine.visible_devices()
+
+
+def test_what_a_machine_lacks_is_a_warning_where_files_are_only_rendered(gpus, tmp_path: Path) -> None:
+    gpus(0)
+    assert one(found(tmp_path, *CUDA, starting=False), "launcher.device").severity == "warning"
+
+
+def test_precision_the_device_cannot_do(gpus, tmp_path: Path) -> None:
+    """F21."""
+    gpus(0)
+    assert one(found(tmp_path, "precision=fp16"), "precision").mend == "use precision=fp32 or precision=bf16"
+    gpus(1, (7, 0))
+    old = one(found(tmp_path, "launcher=ddp", "precision=bf16"), "precision")
+    assert "7.0, bf16 needs 8.0" in old.why
+    assert old.mend == "use precision=fp16"
+    gpus(1, (8, 0))
+    assert not [problem for problem in found(tmp_path, "launcher=ddp", "precision=bf16") if problem.severity == "error"]
+
+
+T5 = ("recipe=blenderbot_mudoconv", "model=t5_small", "dataset=dialogue_sample", "model.init=random", "model.tokenizer=bundled:blenderbot_tiny")
+
+
+@pytest.mark.parametrize(("capability", "mend"), [((8, 0), "use precision=bf16"), ((7, 5), "use precision=fp32")])
+def test_a_model_that_overflows_in_fp16(capability, mend, gpus, tmp_path: Path) -> None:
+    """F32: a warning with the format that the device supports; `auto` never chooses fp16 for it."""
+    gpus(1, capability)
+    problem = one(found(tmp_path, *T5, "launcher=ddp", "precision=fp16"), "precision")
+    assert (problem.severity, problem.mend) == ("warning", mend)
+    config = check(compose_run([*T5, "launcher=ddp", f'hydra.run.dir="{tmp_path}/run"']), starting=False).config
+    assert config.precision.name == ("bf16" if capability == (8, 0) else "fp32")
+
+
+def test_several_machines_are_for_the_estimate_only(tmp_path: Path) -> None:
+    assert "estimate" in one(found(tmp_path, "launcher.num_nodes=2"), "launcher.num_nodes").mend
+
+
+def test_deepspeed_that_is_not_installed(tmp_path: Path, monkeypatch) -> None:
+    """F34: refused before launch; files can be rendered; DDP does not care."""
+    monkeypatch.setattr(software, "is_installed", lambda module: module != "deepspeed")
+    problem = one(found(tmp_path), "launcher")
+    assert problem.severity == "error"
+    assert "pip install 'finetune-runner[deepspeed]'" in problem.mend
+    assert one(found(tmp_path, starting=False), "launcher").severity == "warning"
+    assert not found(tmp_path, "launcher=ddp")
+
+
+def program(folder: Path, name: str) -> None:
+    (folder / name).write_text("#!/bin/sh\nexit 0\n")
+    (folder / name).chmod(0o755)
+
+
+def test_compilers_are_needed_only_where_an_op_is_built(tmp_path: Path, monkeypatch) -> None:
+    """F34, F35: the default run compiles nothing; CPU Adam needs g++ and ninja, torch's Adam does not."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not found(tmp_path)
+    problem = one(found(tmp_path, "offload=optimizer_cpu"), "offload")
+    assert "build cpu_adam, which needs g++ and ninja" in problem.why
+    assert problem.mend.startswith("apt install g++ ninja-build")
+    assert not found(tmp_path, "offload=optimizer_cpu", "offload.force_cpu_adam=false")
+    program(tmp_path, "g++")
+    assert "needs ninja" in one(found(tmp_path, "offload=optimizer_cpu"), "offload").why
+    program(tmp_path, "ninja")
+    assert not found(tmp_path, "offload=optimizer_cpu")
+
+
+def test_ops_a_run_needs(tmp_path: Path) -> None:
+    def needs(*overrides: str) -> list[str]:
+        return ops.needed_ops(check(compose_run([*overrides, f'hydra.run.dir="{tmp_path}/run"']), starting=False).config)
+
+    assert needs() == []
+    assert needs("launcher=ddp") == []
+    assert needs("offload=optimizer_cpu") == ["cpu_adam"]
+    assert needs("offload=optimizer_cpu", "mode=evaluate") == []
+    assert needs("zero_stage=3", "offload=nvme", f"offload.nvme_path={tmp_path}") == ["cpu_adam", "async_io"]
+
+
+def test_another_compiler_builds_in_another_folder(tmp_path: Path, monkeypatch) -> None:
+    """F36: environments do not share a build folder; the same one finds its own again."""
+    ops._environment.cache_clear()
+    before = ops.extensions_dir(str(tmp_path), "cpu")
+    (tmp_path / "bin").mkdir()
+    program(tmp_path / "bin", "g++")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+    ops._environment.cache_clear()
+    after = ops.extensions_dir(str(tmp_path), "cpu")
+    ops._environment.cache_clear()
+    assert before != after
+    assert before.parent == after.parent == tmp_path / "torch_extensions"
+
+
+@pytest.fixture
+def aio(tmp_path: Path, monkeypatch) -> None:
+    """A machine with libaio and compilers, as far as the checks look."""
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "libaio.h").touch()
+    monkeypatch.setenv("CPATH", str(tmp_path / "include"))
+    (tmp_path / "bin").mkdir()
+    for name in ("g++", "ninja"):
+        program(tmp_path / "bin", name)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+
+
+NVME = ("zero_stage=3", "offload=nvme", "precision=bf16")
+
+
+def test_nvme_each_with_its_own_reason(aio, tmp_path: Path) -> None:
+    """F56."""
+    assert "needs a folder" in one(found(tmp_path, *NVME), "offload.nvme_path").why
+    assert "no such folder" in one(found(tmp_path, *NVME, "offload.nvme_path=/no/such/mount"), "offload.nvme_path").why
+    assert "cannot be written to" in one(found(tmp_path, *NVME, "offload.nvme_path=/proc"), "offload.nvme_path").why
+    assert "ZeRO 3 only, this is ZeRO 2" in one(found(tmp_path, "zero_stage=2", "offload=nvme", f"offload.nvme_path={tmp_path}"), "offload").why
+    assert not [problem for problem in found(tmp_path, *NVME, f"offload.nvme_path={tmp_path}") if problem.severity == "error"]
+
+
+def test_nvme_with_too_little_room(aio, tmp_path: Path) -> None:
+    """F56: 14 bytes a parameter (12 for the optimizer, 2 for the weights) beside the free space, here for 10^15 of them."""
+    huge = ("model.config.vocab_size=1000000", "model.config.hidden_size=100000000", "model.config.max_position_embeddings=0")
+    problem = one(found(tmp_path, *NVME, *huge, f"offload.nvme_path={tmp_path}", "train.save_model=false"), "offload.nvme_path")
+    assert "will be swapped" in problem.why
+    assert "TiB" in problem.why
+
+
+def test_nvme_without_libaio(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(ops, "_include_folders", lambda: [tmp_path])
+    problem = one(found(tmp_path, *NVME, f"offload.nvme_path={tmp_path}"), "offload")
+    assert "libaio.h" in problem.why
+    assert "libaio-dev" in problem.mend
+
+
+def test_nvme_keeps_fp32_parameters_as_bf16(aio, tmp_path: Path) -> None:
+    assert one(found(tmp_path, "zero_stage=3", "offload=nvme", "precision=fp32", f"offload.nvme_path={tmp_path}"), "precision").severity == "warning"
+
+
+def test_every_run_swaps_into_its_own_folder(tmp_path: Path) -> None:
+    """F56: DeepSpeed's paths hold no name of the run."""
+    content = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/local"}, "offload_param": {"device": "cpu"}}}
+    first, second = into_own_folder(content, tmp_path / "a"), into_own_folder(content, tmp_path / "b")
+    paths = [item["zero_optimization"]["offload_optimizer"]["nvme_path"] for item in (first, second)]
+    assert paths[0] != paths[1]
+    assert paths[0] == str(swap_folder("/local", tmp_path / "a"))
+    assert into_own_folder(first, tmp_path / "a") == first
+    assert content["zero_optimization"]["offload_optimizer"]["nvme_path"] == "/local"
