@@ -166,6 +166,8 @@ class Session:
                 return Row(job.name, job.label, table.FAILED, reason, write_failed_record(job, self._id, reason))
         ended = execute(Request(job.checked, job.cell.overrides, time.monotonic(), extra), self._hosts.of(job.checked.config), self._stop, self._console)
         self._seconds.append(time.monotonic() - began)
+        for line in (ended.record.data.get("failure") or {}).get("advice", []):
+            self._console.print(f"  {line}", highlight=False, markup=False)
         return _ended_row(job, ended)
 
     def _announce(self, job: Job) -> None:

@@ -61,3 +61,18 @@ def test_accumulation_changes_no_step(real_run: Any, plain: Any, tmp_path: Path)
     cut = real_run(*others, "train.micro_batch_size=2", "train.gradient_accumulation_steps=4", run_dir=tmp_path / "run")
     assert cut.record["data_order_hash"] == plain.record["data_order_hash"]
     assert [step["loss"] for step in cut.steps] == pytest.approx([step["loss"] for step in plain.steps], rel=1e-5)
+
+
+def test_memory_of_evaluation_does_not_grow_with_rows(real_run: Any, tmp_path: Path) -> None:
+    """F50: 100 rows and 800 (kept logits of 50,000 words would need gigabytes) peak within 50 MB of each other."""
+    lines = [f"the {colour} cat saw {number} dogs near the river" for colour in ("red", "small", "old", "blue", "quick") for number in range(20)]
+    model = ("recipe=gpt2_wikitext", "model=gpt2_tiny", "model.config.vocab_size=50000", "task.block_size=32", "train.eval_micro_batch_size=8")
+    peaks = []
+    for times in (1, 8):
+        rows = tmp_path / f"rows_{times}.txt"
+        rows.write_text("\n".join(lines * times) + "\n")
+        files = ("dataset=files", f'dataset.train="{rows}"', f'dataset.validation="{rows}"')
+        ended = real_run(*model, *files, "mode=evaluate", "launcher=ddp", run_dir=tmp_path / str(times))
+        assert ended.returncode == 0, ended.stderr
+        peaks.append(max(ended.record["peak_memory_bytes"]))
+    assert peaks[1] - peaks[0] < 50_000_000
