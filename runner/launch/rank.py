@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -31,10 +32,9 @@ def rank_entry(run_dir: str, parent: int) -> str:
     die_with_parent(parent)
     rank = int(os.environ["RANK"])
     _own_log(Path(run_dir), rank)
-    # The runner decides how a run ends. Slurm sends SIGTERM to every process of a job, and a rank has to live to
-    # write its checkpoint; torch elastic kills what does not end by itself.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # the runner decides how a run ends
+    _obey_only(parent)
     _keep_restarted(Path(run_dir), rank)
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # where it stands, when it hangs
     try:
@@ -71,6 +71,22 @@ class _Log(io.FileIO):
 def _log_text(descriptor: int) -> io.TextIOWrapper:
     raw = _Log(descriptor, "w", closefd=False)
     return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="replace", line_buffering=True)
+
+
+def _obey_only(agent: int) -> None:
+    """SIGTERM ends this rank when torch elastic sends it, and at once. From anyone else it means the whole run, of which
+    the runner takes care: Slurm sends it to every process of a job, and a rank has to live to write its checkpoint.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # inherited by all threads: the signal waits for the one below
+
+    def listen() -> None:
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != agent:
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+    threading.Thread(target=listen, daemon=True, name="sigterm").start()
 
 
 def _keep_restarted(run_dir: Path, rank: int) -> None:
