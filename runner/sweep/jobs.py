@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.compose import Composed
 from runner.compose.multirun import ComposedCell
+from runner.compose.overrides import is_sweep, parse_overrides
 from runner.errors import Problem, RequestError
 from runner.preflight import Checked, check
 from runner.preflight.idle import unread_sections
@@ -45,16 +46,18 @@ class Job:
         return {"hash": self.hash, "sweep": sweep, "job": self.cell.job, "repeat": self.repeat, "purpose": self.purpose or None, "overrides": self.cell.overrides}
 
 
-def jobs_of(cells: Sequence[ComposedCell], sweep_dir: Path) -> list[Job]:
+def jobs_of(cells: Sequence[ComposedCell], sweep_dir: Path, typed: Sequence[str] = ()) -> list[Job]:
     """All jobs of a batch of cells: first the cells as configured, then those at their largest micro batch.
 
     Args:
         sweep_dir: where they go; not the cells' own where an earlier sweep is gone on with.
+        typed: overrides as typed; those with one value tell no cells apart.
     """
-    fixed = set.intersection(*({*cell.overrides} for cell in cells)) if len(cells) > 1 else set()
+    fixed = {item.key_or_group for item in parse_overrides(list(typed)) if not is_sweep(item)}
     plain, largest = [], []
     for cell in cells:
-        label = " ".join(text.replace("'", "") for text in cell.overrides if text not in fixed and not text.startswith("hydra")) or "as configured"
+        varied = [item.input_line or "" for item in parse_overrides(cell.overrides) if item.key_or_group not in fixed and not item.key_or_group.startswith("hydra")]
+        label = " ".join(varied).replace("'", "") or "as configured"
         base = sweep_dir / cell.run_dir.relative_to(cell.sweep_dir)
         if cell.composed is None:
             plain.append(Job(cell, str(cell.job), label, base, problems=cell.problems))

@@ -58,7 +58,7 @@ class Session:
     def __init__(self, arguments: list[str], stop: Stopping, console: Console) -> None:
         self._stop, self._console = stop, console
         self._explicit_folder = any(text.lstrip("+").startswith("hydra.sweep.dir") for text in arguments)
-        self._id = sweep_id(arguments)
+        self._typed, self._id = arguments, sweep_id(arguments)
         self._hosts = SharedHosts()
         self._sweep_dir: Path | None = None
         self.rows: list[Row] = []
@@ -97,7 +97,7 @@ class Session:
     def _plan(self, cells: list[ComposedCell]) -> list[Job]:
         """Fix and store what every job will run, before the first one starts."""
         roots = search_roots(cells[0].sweep_dir)
-        jobs = jobs_of(cells, self._folder(cells, roots))
+        jobs = jobs_of(cells, self._folder(cells, roots), self._typed)
         assert self._sweep_dir is not None
         earlier = earlier_cells(roots)
         self._rerun = next((job.checked.config.sweep.rerun for job in jobs if job.checked), "missing")

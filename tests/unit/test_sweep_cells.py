@@ -69,7 +69,7 @@ def test_prepared_sweeps() -> None:
 
 def test_repeats_and_largest_are_jobs_of_their_own(tmp_path: Path) -> None:
     cells = cells_of("launcher=ddp,deepspeed", "sweep.repeats=2", "sweep.largest_batch=true", "train.seed=7")
-    jobs = jobs_of(cells, tmp_path)
+    jobs = jobs_of(cells, tmp_path, ["launcher=ddp,deepspeed", "sweep.repeats=2", "sweep.largest_batch=true", "train.seed=7"])
     assert [job.name for job in jobs] == [f"{cell}{part}-repeat{repeat}" for part in ("", "-largest") for cell in (0, 1) for repeat in (0, 1)]
     assert [job.checked.config.train.seed for job in jobs if job.checked] == [7, 8] * 4
     assert len({job.hash for job in jobs}) == 8
