@@ -1,0 +1,141 @@
+"""Runs that are killed, signalled, hung, cramped or crowded, as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Result, command
+from tests.interrupting import LAUNCHERS, SHORT, Started, checkpoint_names, numbers
+
+TOKEN = "hf_" + "Xy7" * 12
+OTHER_SECRET = "planted-secret-0123456789"
+
+
+@pytest.fixture(scope="module")
+def whole(real_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    done: Result = real_run(*LAUNCHERS["zero2"], *SHORT, run_dir=tmp_path_factory.mktemp("whole") / "run")
+    return done
+
+
+def test_a_killed_runner_takes_its_ranks_along_and_the_run_goes_on(whole: Result, tmp_path: Path) -> None:
+    """Case F48, KILL; what is still going on is not resumed; a folder with odd characters in its name."""
+    run_dir = tmp_path / "a run, of = ünïcode 试"
+    started = Started(*LAUNCHERS["zero2"], *SHORT, "checkpoint.every_steps=2", "train.dataloader_workers=1", run_dir=run_dir)
+    assert started.wait_for_step(3)
+    refused = command("resume", str(run_dir), run_dir=run_dir)
+    started.signal(signal.SIGKILL)
+    started.end()
+    assert refused.returncode == 2 and "still going on" in refused.text
+    assert started.gone_within(10)
+    assert "failed" in command("report", str(run_dir), run_dir=run_dir).text
+    resumed = command("resume", str(run_dir), run_dir=run_dir)
+    assert resumed.returncode == 0, resumed.text
+    assert numbers(resumed) == numbers(whole)
+    assert resumed.record["attempts"][0]["reason"] == "the runner was killed"
+
+
+def test_sigterm_to_every_process_checkpoints_and_the_run_goes_on(whole: Result, tmp_path: Path) -> None:
+    """Slurm signals all processes of a job, not only the first."""
+    started = Started(*LAUNCHERS["zero2"], *SHORT, run_dir=tmp_path / "run")
+    assert started.wait_for_step(2)
+    started.signal(signal.SIGTERM, everyone=True)
+    ended = started.end()
+    assert ended.returncode == 75 and ended.record["status"] == "preempted", ended.text
+    assert started.gone_within(10)
+    step = ended.record["optimizer_steps"]
+    assert checkpoint_names(tmp_path / "run") == [f"step_{step:08d}"]
+    resumed = command("resume", str(tmp_path / "run"), run_dir=tmp_path / "run")
+    assert resumed.returncode == 0 and numbers(resumed) == numbers(whole), resumed.text
+
+
+def test_a_killed_rank_ends_the_run_within_ten_seconds(real_run: Any, tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = real_run(*LAUNCHERS["zero2"], *SHORT, run_dir=tmp_path / "run", environment={"RUNNER_FAULT": "kill:backward:5:1"})
+    assert done.returncode == 1
+    assert done.record["reason"].startswith("rank 1 was killed by SIGKILL")
+    assert time.monotonic() - began < 60  # the whole run; on a free machine about 5 s
+
+
+@pytest.mark.parametrize("launcher", ["ddp", "zero3"])
+def test_a_hung_rank_is_ended_with_stacks(launcher: str, real_run: Any, tmp_path: Path) -> None:
+    fault = {"RUNNER_FAULT": "hang:backward:5:1"}
+    done = real_run(*LAUNCHERS[launcher], *SHORT, "launcher.hang_timeout_seconds=3", run_dir=tmp_path / "run", environment=fault)
+    assert done.returncode == 1 and "no progress for 3 s" in done.record["reason"]
+    for rank in (0, 1):
+        assert "most recent call first" in (tmp_path / f"run/logs/rank_{rank}.log").read_text()
+    assert "in _strike" in (tmp_path / "run/logs/rank_1.log").read_text()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 6 MiB: room for one checkpoint of 3.6 MiB, not for two."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(place)], check=False).returncode:
+        pytest.skip("no small file system can be mounted here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=False)
+
+
+def test_a_full_disk_costs_a_checkpoint_not_the_run(small_disk: Path, real_run: Any, tmp_path: Path) -> None:
+    """Case F43: told before training and when it happens; the earlier checkpoint stays whole; then there is space and it goes on."""
+    whole = real_run(*LAUNCHERS["ddp"], *SHORT, run_dir=tmp_path / "whole")
+    fault = {"RUNNER_FAULT": "error:forward:12"}
+    failed = real_run(*LAUNCHERS["ddp"], *SHORT, "checkpoint.every_steps=4", run_dir=small_disk / "run", environment=fault)
+    assert "injected" in failed.record["reason"]
+    warnings = failed.record["warnings"]
+    assert "3 checkpoints of about" in warnings[0]
+    assert "no checkpoint at step 8: disk full: the checkpoint needs 3.6 MiB, free" in warnings[1]
+    assert "step_00000004 is kept" in warnings[1]
+    assert checkpoint_names(small_disk / "run") == ["step_00000004"]
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    resumed = real_run.resume(small_disk / "run")
+    assert resumed.returncode == 0 and "going on from step_00000004" in resumed.text, resumed.text
+    assert numbers(resumed) == numbers(whole)
+
+
+def test_runs_started_at_the_same_moment_all_complete(tmp_path: Path) -> None:
+    """Own ports, own folders though no folder was named, one shared cache; no home to write to; tokens found nowhere."""
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    (hub / "token").write_text(TOKEN)
+    env = {"HF_TOKEN": TOKEN, "WANDB_API_KEY": OTHER_SECRET, "HF_HOME": str(hub), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    arguments = (*LAUNCHERS["zero2"], *SHORT, "launcher.num_processes=1", "train.max_steps=2", f"note={OTHER_SECRET}")
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-m", "runner", *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, **env, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}, stdin=subprocess.DEVNULL,
+        )
+        for _ in range(4)
+    ]
+    texts = [run.communicate(timeout=240)[0] for run in runs]
+    assert [run.returncode for run in runs] == [0] * 4, texts
+    records = list((tmp_path / "outputs").rglob("record.json"))
+    assert len(records) == 4
+    for path in (tmp_path / "outputs").rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert TOKEN.encode() not in content and OTHER_SECRET.encode() not in content, path
+
+
+@pytest.mark.parametrize("place", ["/proc/nothing/run", "/dev/null/run"])
+def test_a_place_that_cannot_be_written_is_named_in_one_line(place: str, tmp_path: Path) -> None:
+    done = command(*LAUNCHERS["ddp"], *SHORT, run_dir=Path(place))
+    assert done.returncode == 2, done.text
+    assert "hydra.run.dir" in done.text and "Traceback" not in done.text
+
+
+def test_a_home_that_cannot_be_written_is_no_obstacle(tmp_path: Path) -> None:
+    env = {"HOME": "/proc/nothing", "XDG_CACHE_HOME": None, "HF_HOME": None, "TMPDIR": str(tmp_path)}
+    done = command(*LAUNCHERS["ddp"], *SHORT, "launcher.num_processes=1", "train.max_steps=1", run_dir=tmp_path / "run", env=env)
+    assert done.returncode == 0, done.text
