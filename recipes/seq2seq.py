@@ -13,6 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from runner import metrics, recipe
 from runner.data.dialogues import CutCounts, Dialogue, DialogueFitter
+from runner.generation import beams_share_source
 
 IGNORED = -100  # label that the models' loss leaves out
 
@@ -120,14 +121,15 @@ class Seq2Seq(recipe.Recipe):
         if settings["num_beams"] == 1:
             del settings["early_stopping"]
         bare = getattr(model, "module", model)
-        tokens = bare.generate(
-            input_ids=batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            do_sample=False,
-            use_cache=True,  # gradient checkpointing turns it off in the model's own configuration
-            synced_gpus=synced,
-            **settings,
-        )
+        with beams_share_source():
+            tokens = bare.generate(
+                input_ids=batch["input_ids"],
+                attention_mask=batch["attention_mask"],
+                do_sample=False,
+                use_cache=True,  # gradient checkpointing turns it off in the model's own configuration
+                synced_gpus=synced,
+                **settings,
+            )
         return [" ".join(text.split()) for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
     def score(self, predictions: list[Any], references: list[Any]) -> dict[str, float]:
