@@ -191,8 +191,12 @@ def held(run_dir: Path) -> Iterator[None]:
     Raises:
         RequestError: when another process holds it.
     """
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with open(run_dir / LOCK_FILE, "w") as file:
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = open(run_dir / LOCK_FILE, "w")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise RequestError(Problem("hydra.run.dir", run_dir, f"it cannot be written to ({error.strerror})", "set hydra.run.dir=DIR")) from None
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-MASK = "[secret]"
+MASK = "SECRET-HIDDEN"  # a plain word in YAML, JSON and the shell
 _NAMES = re.compile(r"(TOKEN|_KEY|APIKEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)S?$", re.IGNORECASE)
 _SHAPES = re.compile(r"\bhf_[A-Za-z0-9]{20,}\b|\bsk-[A-Za-z0-9_-]{20,}\b|\bgh[pousr]_[A-Za-z0-9]{30,}\b")
 

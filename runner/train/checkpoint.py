@@ -181,15 +181,6 @@ class Checkpoints:
         record = self._run.record
         record.update(warnings=[*record.data.get("warnings", []), text])
 
-    def warn_of_small_disk(self) -> None:
-        """On rank 0, before the first step: say so when the checkpoints that will be kept do not fit."""
-        kept = self._settings.keep_last + int(self._settings.keep_best) + 1  # the new one is written before an old one goes
-        asked = self._settings.every_steps or self._settings.every_epoch or self._settings.every_minutes or self._settings.keep_best
-        free, one = free_bytes(self._run.run_dir), self.needed_bytes()
-        if asked and self._run.record is not None and free < kept * one:
-            numbers = f"{kept} checkpoints of about {in_words(one)} need {in_words(kept * one)}, free {in_words(free)}"
-            self._warn(f"{numbers} at {self._run.run_dir} (fewer with checkpoint.keep_last)")
-
     def restore(self, state: loop.LoopState) -> bool:
         """Take up the newest checkpoint of the run folder; returns False where there is none.
 

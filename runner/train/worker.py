@@ -210,7 +210,6 @@ def _train(run: RankRun, total: int) -> None:
     state = loop.LoopState()
     run.checkpoints = Checkpoints(run)
     run.checkpoints.restore(state)
-    run.checkpoints.warn_of_small_disk()
     log = MetricsLog(run.run_dir, state.step) if run.accelerator.is_main_process else None
     run.prepared.model.train()
     _try_evaluation(run)

@@ -33,7 +33,8 @@ def whole(real_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize("launcher", ["ddp", "zero0", "zero1", "zero2", "zero3", "zero3_offload"])
 def test_a_resumed_run_is_bit_equal_to_the_uninterrupted_one(launcher: str, whole: Any, real_run: Any, tmp_path: Path) -> None:
     failed = real_run(*LAUNCHERS[launcher], *SHORT, *EVERY_3, run_dir=tmp_path / "run", environment=FAILS_IN_STEP_11)
-    assert failed.returncode == 1 and "injected in forward of step 11" in failed.record["reason"]
+    assert failed.returncode == 1
+    assert "injected in forward of step 11" in failed.record["reason"]
     assert checkpoint_names(tmp_path / "run") == ["step_00000006", "step_00000009"]
     resumed = real_run.resume(tmp_path / "run")
     assert resumed.returncode == 0, resumed.text
@@ -52,7 +53,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(whole: Any, re
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
     resumed = real_run.resume(tmp_path / "run")
-    assert "checkpoint step_00000009 is damaged" in resumed.text and "another checksum" in resumed.text
+    assert "checkpoint step_00000009 is damaged" in resumed.text
+    assert "another checksum" in resumed.text
     assert "going on from step_00000006" in resumed.text
     assert "damaged_step_00000009" in checkpoint_names(tmp_path / "run")
     assert numbers(resumed) == numbers(whole("zero2"))
@@ -108,7 +110,8 @@ def test_torch_elastic_restarts_from_the_last_checkpoint(whole: Any, real_run: A
     assert done.returncode == 0, done.text
     assert numbers(done) == numbers(whole("zero2"))
     restarts = done.record["attempts"][0]["restarts"]
-    assert len(restarts) == 1 and "rank 1: InjectedFault" in restarts[0]["reason"]
+    assert len(restarts) == 1
+    assert "rank 1: InjectedFault" in restarts[0]["reason"]
 
 
 def test_by_minutes_every_rank_writes_at_the_same_step(real_run: Any, tmp_path: Path) -> None:
@@ -134,6 +137,7 @@ def test_what_would_change_the_numbers_is_refused(real_run: Any, tmp_path: Path)
         with pytest.raises(RequestError, match=words):
             real_run.resume(tmp_path / "run", change)
     done = real_run.resume(tmp_path / "run", "train.log_every=2", "checkpoint.keep_last=1", "note=again")
-    assert done.returncode == 0 and done.record["config"]["note"] == "again"
+    assert done.returncode == 0
+    assert done.record["config"]["note"] == "again"
     with pytest.raises(RequestError, match="this run is completed"):
         real_run.resume(tmp_path / "run")

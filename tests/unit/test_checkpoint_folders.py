@@ -131,4 +131,4 @@ def test_secrets_are_masked_where_files_are_written(tmp_path: Path, monkeypatch:
     written = tmp_path / "file"
     write_atomically(written, "deepspeed 12345678 /home/me/key1 abcd1234 hub-file-token-1 hf_" + "a1B" * 10)
     secrets.known_secrets.cache_clear()
-    assert written.read_text() == "deepspeed 12345678 /home/me/key1 [secret] [secret] [secret]"
+    assert written.read_text() == "deepspeed 12345678 /home/me/key1 SECRET-HIDDEN SECRET-HIDDEN SECRET-HIDDEN"
