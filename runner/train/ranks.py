@@ -18,6 +18,9 @@ from runner.launch.preload import import_muon
 from runner.schema import RunConfig
 
 
+CHECKSUM_ELEMENTS = 2**22  # summed in float64 at a time: a whole embedding would need gigabytes
+
+
 class RankError(RuntimeError):
     """The ranks are not what was asked for."""
 
@@ -88,8 +91,9 @@ def parameter_checksum(model: torch.nn.Module) -> list[float]:
     total, squares = 0.0, 0.0
     for parameter in model.parameters():
         with _whole(parameter):
-            values = parameter.detach().double()
-            total, squares = total + values.sum().item(), squares + values.square().sum().item()
+            for part in parameter.detach().flatten().split(CHECKSUM_ELEMENTS):
+                values = part.double()
+                total, squares = total + values.sum().item(), squares + values.square().sum().item()
     return [total, squares]
 
 
