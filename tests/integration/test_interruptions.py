@@ -145,7 +145,12 @@ def test_a_place_that_cannot_be_written_is_named_in_one_line(place: str, tmp_pat
     assert "Traceback" not in done.text
 
 
-def test_a_home_that_cannot_be_written_is_no_obstacle(tmp_path: Path) -> None:
-    env = {"HOME": "/proc/nothing", "XDG_CACHE_HOME": None, "HF_HOME": None, "TMPDIR": str(tmp_path)}
-    done = command(*LAUNCHERS["ddp"], *SHORT, "launcher.num_processes=1", "train.max_steps=1", run_dir=tmp_path / "run", env=env)
+def test_a_home_that_cannot_be_written_needs_one_override(tmp_path: Path) -> None:
+    env = {"HOME": "/dev/null/home", "XDG_CACHE_HOME": None, "HF_HOME": None}
+    small = (*LAUNCHERS["ddp"], *SHORT, "launcher.num_processes=1", "train.max_steps=1")
+    refused = command(*small, run_dir=tmp_path / "run", env=env)
+    assert refused.returncode == 2, refused.text
+    assert "set cache_dir=DIR" in refused.text
+    assert "Traceback" not in refused.text
+    done = command(*small, f"cache_dir={tmp_path}/cache", run_dir=tmp_path / "run", env=env)
     assert done.returncode == 0, done.text
