@@ -101,7 +101,7 @@ def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) 
                 host.start_in_background("predict", run_dir, request.environment)
             outcome = host.run("run", run_dir, request.environment, watch)
         except Interrupted:
-            return _close(run_dir, "interrupted", Failure(None, "ended at once by Ctrl-C", run_dir / rundir.LOGS))
+            return _close(run_dir, "interrupted", Failure(None, "ended at once, as asked", run_dir / rundir.LOGS))
         except Standstill as stalled:
             return _close(run_dir, "failed", Failure(None, str(stalled), run_dir / rundir.LOGS))
         except HostDied as died:

@@ -111,7 +111,7 @@ def _config_of(run_dir: Path) -> RunConfig:
 
 
 def _assess(run_dir: Path) -> tuple[Checkpoint | None, list[tuple[Checkpoint, str]]]:
-    damaged = []
+    damaged: list[tuple[Checkpoint, str]] = []
     for item in folders.checkpoints(run_dir):
         wrong = item.damage()
         if wrong is None:

@@ -34,7 +34,12 @@ class Started:
         where = [] if arguments[:1] == ("resume",) else [f'hydra.run.dir="{run_dir}"']
         self.process = subprocess.Popen(
             [sys.executable, "-m", "runner", *arguments, *where],
-            cwd=ROOT, env=cli_environment(**(env or {})), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            cwd=ROOT,
+            env=cli_environment(**(env or {})),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         self.family: list[psutil.Process] = []
 

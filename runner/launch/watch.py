@@ -117,7 +117,8 @@ class Watch:
                 self._console.print(warning, highlight=False, markup=False)
 
     def _pass_on_stop(self) -> None:
-        if self._stop.at_once:
+        # Without training there is no step to stop at, and nothing to keep.
+        if self._stop.at_once or (self._stop.asked and self._config.mode == "evaluate"):
             self._kill()
             raise Interrupted
         if self._stop.asked and not self._told:

@@ -30,6 +30,11 @@ def _stage(*stages: int) -> Condition:
     return lambda config: _deepspeed(config) and config.zero.stage in stages
 
 
+def _writes_checkpoints(config: RunConfig) -> bool:
+    asked = config.checkpoint
+    return config.mode == "train" and any((asked.every_steps, asked.every_epoch, asked.every_minutes, asked.keep_best, asked.on_preemption))
+
+
 _STAGE3 = (
     "zero.sub_group_size",
     "zero.stage3_prefetch_bucket_size",
@@ -55,7 +60,8 @@ RULES = (
     Rule(("dataset.hub_id", "dataset.hub_config", "dataset.revision"), lambda c: c.dataset.source == "hub", "this data set is not read from the hub", "choose a hub data set (dataset=mrpc) or leave it out"),
     Rule(("train.warmup_steps_not_timed", "train.evaluate_every_epoch", "train.max_nonfinite_steps"), lambda c: c.mode == "train", "nothing is trained under mode=evaluate", "leave it out or add mode=train"),
     Rule(("checkpoint.every_steps", "checkpoint.every_epoch", "checkpoint.every_minutes"), lambda c: c.mode == "train", "nothing is trained under mode=evaluate", "leave it out or add mode=train"),
-    Rule(("checkpoint.keep_last", "checkpoint.keep_best"), lambda c: any((c.checkpoint.every_steps, c.checkpoint.every_epoch, c.checkpoint.every_minutes)), "no checkpoints are written", "add checkpoint.every_steps=N or leave it out"),
+    Rule(("checkpoint.keep_best",), lambda c: c.mode == "train", "nothing is trained under mode=evaluate", "leave it out or add mode=train"),
+    Rule(("checkpoint.keep_last",), _writes_checkpoints, "no checkpoints are written", "add checkpoint.every_steps=N or leave it out"),
 )
 
 

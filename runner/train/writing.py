@@ -87,7 +87,7 @@ class Writer:
             self.error = error
             return
         try:
-            torch.save(content, file)
+            torch.save(content, file)  # type: ignore[arg-type]  # all it needs of a file is `write`
             self.files[name] = file.finish()
         except Exception:
             if file.error is None:

@@ -121,8 +121,13 @@ def test_runs_started_at_the_same_moment_all_complete(tmp_path: Path) -> None:
     arguments = (*LAUNCHERS["zero2"], *SHORT, "launcher.num_processes=1", "train.max_steps=2", f"note={OTHER_SECRET}")
     runs = [
         subprocess.Popen(
-            [sys.executable, "-m", "runner", *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, **env, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}, stdin=subprocess.DEVNULL,
+            [sys.executable, "-m", "runner", *arguments],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **env, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+            stdin=subprocess.DEVNULL,
         )
         for _ in range(4)
     ]
