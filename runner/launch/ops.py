@@ -243,3 +243,23 @@ def build_ops(run_dir: Path) -> dict[str, Any]:
         seconds[op] = time.monotonic() - began
     sys.stdout.flush()
     return {"status": "completed", "seconds": seconds}
+
+
+def use_built(config: RunConfig) -> None:
+    """In a rank: load the ops that were built ahead, and tell DeepSpeed so.
+
+    Its own way would start ninja in every rank, behind torch's lock; ninja builds anew whenever its notes about the
+    folder do not please it. async_io, which has to be loaded together with another library, is left to DeepSpeed.
+    """
+    folder = extensions_dir(config.cache_dir, config.launcher.device)
+    mine = [op for op in needed_ops(config) if op != "async_io" and not _preinstalled(op) and is_built(folder, op)]
+    if not mine:
+        return
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
+    for op in mine:
+        spec = importlib.util.spec_from_file_location(op, folder / op / f"{op}.so")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        OpBuilder._loaded_ops[op] = module

@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType, GradientAccumulationPlugin, InitProcessGroupKwargs
 
 from runner import plan
+from runner.launch.ops import use_built
 from runner.launch.preload import import_muon
 from runner.schema import RunConfig
 
@@ -41,6 +42,8 @@ def build_accelerator(config: RunConfig) -> Accelerator:
             _leave_out_shared_memory_op()
         else:
             options["cpu"] = True
+    if config.launcher.name == "deepspeed":
+        use_built(config)
     accelerator = Accelerator(
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=config.train.gradient_accumulation_steps),
         step_scheduler_with_optimizer=False,  # accelerate would step it once per process for every optimizer step
@@ -50,11 +53,24 @@ def build_accelerator(config: RunConfig) -> Accelerator:
     return accelerator
 
 
+class _OpsAskedLater(dict[str, bool]):
+    """DeepSpeed's table of the ops that can be built here, filled when one is asked for."""
+
+    def __missing__(self, name: str) -> bool:
+        import deepspeed.ops
+
+        self.update({**deepspeed.ops._probe_compatible_ops(), **self})
+        return self[name]
+
+
 def _leave_out_shared_memory_op() -> None:
-    """Keep DeepSpeed from compiling its shared-memory all-reduce (25 s, needs g++): gloo does the same for DDP and ZeRO."""
+    """Keep DeepSpeed from compiling its shared-memory all-reduce (25 s, needs g++): gloo does the same for DDP and ZeRO.
+
+    Its table of ops calls the C compiler when it is first looked at; that one answer needs no compiler.
+    """
     import deepspeed.ops
 
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    vars(deepspeed.ops).setdefault("__compatible_ops__", _OpsAskedLater())["deepspeed_shm_comm"] = False
 
 
 def _check(config: RunConfig, accelerator: Accelerator) -> None:
