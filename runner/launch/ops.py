@@ -237,7 +237,7 @@ def build_ops(run_dir: Path) -> dict[str, Any]:
         began = time.monotonic()
         try:
             getattr(builders, made[op])().load(verbose=True)
-        except Exception as error:  # noqa: BLE001 - compilers fail in many ways; the log has all of it
+        except Exception as error:
             text = " ".join(line for line in str(error).splitlines() if "error" in line.lower())[:300] or str(error)[:300]
             return {"status": "failed", "error": f"{op} could not be built ({text or type(error).__name__}); log {run_dir / 'logs' / 'launch.log'}"}
         seconds[op] = time.monotonic() - began
@@ -259,7 +259,8 @@ def use_built(config: RunConfig) -> None:
 
     for op in mine:
         spec = importlib.util.spec_from_file_location(op, folder / op / f"{op}.so")
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         OpBuilder._loaded_ops[op] = module

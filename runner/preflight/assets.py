@@ -68,7 +68,14 @@ def _without_token(config: RunConfig, missing: list[Asset]) -> list[Problem]:
     """A gated model is handed out to known users only; the hub would say so after the ranks have started."""
     if not config.model.gated or has_token() or not any(asset.kind == "model" and asset.name == config.model.hub_id for asset in missing):
         return []
-    return [Problem("model.hub_id", config.model.hub_id, "this model is gated and there is no token of yours on this machine", f"accept its licence on {endpoint()}/{config.model.hub_id}, then `hf auth login` (or export HF_TOKEN)")]
+    return [
+        Problem(
+            "model.hub_id",
+            config.model.hub_id,
+            "this model is gated and there is no token of yours on this machine",
+            f"accept its licence on {endpoint()}/{config.model.hub_id}, then `hf auth login` (or export HF_TOKEN)",
+        )
+    ]
 
 
 def has_token() -> bool:
@@ -94,7 +101,9 @@ def _folder_problems(config: RunConfig, asset: Asset) -> list[Problem]:
         if list(folder.glob("*.bin")):
             if config.model.allow_pickle:
                 return []
-            return [Problem(asset.key, asset.name, "its weights are pickles (.bin), which can execute code", "convert them to safetensors, or trust them with model.allow_pickle=true")]
+            return [
+                Problem(asset.key, asset.name, "its weights are pickles (.bin), which can execute code", "convert them to safetensors, or trust them with model.allow_pickle=true")
+            ]
         return [Problem(asset.key, asset.name, "this folder has no weights (*.safetensors)", "give a folder with weights, or set model.init=random")]
     return []
 
@@ -177,9 +186,8 @@ def _connects(timeout_seconds: float) -> bool:
     address = urlparse(endpoint())
     proxy = urlparse(os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy") or "")
     host, port = (proxy.hostname, proxy.port or 3128) if proxy.hostname else (address.hostname, address.port or (80 if address.scheme == "http" else 443))
-    with contextlib.suppress(OSError, ValueError):
-        with socket.create_connection((host, port), timeout=timeout_seconds):
-            return True
+    with contextlib.suppress(OSError, ValueError), socket.create_connection((host, port), timeout=timeout_seconds):
+        return True
     return False
 
 

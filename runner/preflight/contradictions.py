@@ -17,7 +17,14 @@ def contradictions(config: RunConfig, recipe: Recipe) -> list[Problem]:
 def _nodes(config: RunConfig) -> list[Problem]:
     if config.launcher.num_nodes == 1:
         return []
-    return [Problem("launcher.num_nodes", config.launcher.num_nodes, "runs go over one machine; more are understood by `estimate` only", "use launcher.num_nodes=1, or python -m runner estimate")]
+    return [
+        Problem(
+            "launcher.num_nodes",
+            config.launcher.num_nodes,
+            "runs go over one machine; more are understood by `estimate` only",
+            "use launcher.num_nodes=1, or python -m runner estimate",
+        )
+    ]
 
 
 def _zero_and_offload(config: RunConfig) -> list[Problem]:
@@ -27,14 +34,30 @@ def _zero_and_offload(config: RunConfig) -> list[Problem]:
         if stage:
             problems.append(Problem("zero_stage", stage, "launcher=ddp does not partition anything", f"use launcher=deepspeed zero_stage={stage}, or leave zero_stage out"))
         if offload.name != "none":
-            problems.append(Problem("offload", offload.name, "launcher=ddp does not offload anything", f"use launcher=deepspeed zero_stage=3 offload={offload.name}, or leave offload out"))
+            problems.append(
+                Problem("offload", offload.name, "launcher=ddp does not offload anything", f"use launcher=deepspeed zero_stage=3 offload={offload.name}, or leave offload out")
+            )
         return problems
     if offload.params != "none" and stage != 3:
-        problems.append(Problem("offload", offload.name, f"parameters can be offloaded at ZeRO 3 only, this is ZeRO {stage} (DeepSpeed would ignore it silently)", "use zero_stage=3, or offload=optimizer_cpu"))
+        problems.append(
+            Problem(
+                "offload",
+                offload.name,
+                f"parameters can be offloaded at ZeRO 3 only, this is ZeRO {stage} (DeepSpeed would ignore it silently)",
+                "use zero_stage=3, or offload=optimizer_cpu",
+            )
+        )
     elif offload.optimizer != "none" and stage == 0:
         problems.append(Problem("offload", offload.name, "there is nothing to offload at ZeRO 0 (DeepSpeed would ignore it silently)", "use zero_stage=2"))
     elif offload.optimizer == "nvme" and stage != 3:
-        problems.append(Problem("offload", offload.name, f"optimizer states go to NVMe at ZeRO 3 only, this is ZeRO {stage} (DeepSpeed would keep them in memory silently)", "use zero_stage=3, or offload=optimizer_cpu"))
+        problems.append(
+            Problem(
+                "offload",
+                offload.name,
+                f"optimizer states go to NVMe at ZeRO 3 only, this is ZeRO {stage} (DeepSpeed would keep them in memory silently)",
+                "use zero_stage=3, or offload=optimizer_cpu",
+            )
+        )
     if "nvme" in (offload.optimizer, offload.params) and not offload.nvme_path:
         mend = "add nvme_path to launcher.config_file" if config.launcher.config_file else "add offload.nvme_path=DIR"
         problems.append(Problem("offload.nvme_path", None, "NVMe offload needs a folder on a fast local disk", mend))
@@ -65,7 +88,13 @@ def _schedule(config: RunConfig, recipe: Recipe) -> list[Problem]:
     if config.scheduler.warmup_steps <= total or not config.scheduler.warmup_steps:
         return []
     return [
-        Problem("scheduler.warmup_steps", config.scheduler.warmup_steps, f"the run has only {total} optimizer steps, so the learning rate would never reach its peak", f"use scheduler.warmup_steps={total // 10}", "warning")
+        Problem(
+            "scheduler.warmup_steps",
+            config.scheduler.warmup_steps,
+            f"the run has only {total} optimizer steps, so the learning rate would never reach its peak",
+            f"use scheduler.warmup_steps={total // 10}",
+            "warning",
+        )
     ]
 
 
@@ -78,4 +107,8 @@ def _head(config: RunConfig, recipe: Recipe) -> list[Problem]:
     has = facts.get("num_labels") or len(facts.get("id2label") or {}) or 2  # two is what transformers leaves out of the file
     if has == len(names):
         return []
-    return [Problem("model.path", config.model.path, f"its head is for {has} labels, the data has {len(names)} ({', '.join(names[:6])}): the head is new, with random weights", "", "notice")]
+    return [
+        Problem(
+            "model.path", config.model.path, f"its head is for {has} labels, the data has {len(names)} ({', '.join(names[:6])}): the head is new, with random weights", "", "notice"
+        )
+    ]

@@ -74,7 +74,9 @@ def _columns(config: RunConfig, recipe: Recipe, split: str, scan: SplitScan) -> 
         problems.append(Problem(f"dataset.{split}", getattr(config.dataset, split), f"blanks around column names were trimmed: {', '.join(map(repr, padded))}", "", "notice"))
     twice = sorted({name for name in scan.columns if scan.columns.count(name) > 1})
     if twice:
-        problems.append(Problem(f"dataset.{split}", getattr(config.dataset, split), f"two columns have the same name: {', '.join(map(repr, twice))}", "rename one of them in the file"))
+        problems.append(
+            Problem(f"dataset.{split}", getattr(config.dataset, split), f"two columns have the same name: {', '.join(map(repr, twice))}", "rename one of them in the file")
+        )
     for name in recipe.columns:
         column = recipe.column(name)
         optional = name in recipe.optional_columns or (split == "test" and name == recipe.label_column)
@@ -92,7 +94,10 @@ def _one_column_twice(recipe: Recipe) -> list[Problem]:
         return []
     label = recipe.column(recipe.label_column)
     texts = [name for name in recipe.columns if name != recipe.label_column and label is not None and recipe.column(name) == label]
-    return [Problem(f"dataset.columns.{name}", label, "this is the column of the labels as well", f"set dataset.columns.{name}=COLUMN or dataset.columns.{recipe.label_column}=COLUMN") for name in texts]
+    return [
+        Problem(f"dataset.columns.{name}", label, "this is the column of the labels as well", f"set dataset.columns.{name}=COLUMN or dataset.columns.{recipe.label_column}=COLUMN")
+        for name in texts
+    ]
 
 
 def _other_files(config: RunConfig, recipe: Recipe, split: str, scan: SplitScan) -> list[Problem]:
@@ -102,7 +107,14 @@ def _other_files(config: RunConfig, recipe: Recipe, split: str, scan: SplitScan)
     for path in split_paths(config.dataset, split)[1:]:
         absent = sorted(str(name) for name in used - {name.strip() for name in header(path)})
         if absent:
-            problems.append(Problem(f"dataset.{split}", path, f"this file lacks columns that the split's first file has: {', '.join(map(repr, absent))}", "give all files of a split the same columns"))
+            problems.append(
+                Problem(
+                    f"dataset.{split}",
+                    path,
+                    f"this file lacks columns that the split's first file has: {', '.join(map(repr, absent))}",
+                    "give all files of a split the same columns",
+                )
+            )
     return problems
 
 
@@ -113,7 +125,9 @@ def _absent_column(split: str, name: str, column: str, scan: SplitScan) -> Probl
 
 
 def _without_column(split: str, name: str) -> Problem:
-    return Problem(f"dataset.columns.{name}", None, f"the {split} split has no column {name!r}, the run goes without it", f"set dataset.columns.{name}=COLUMN, or null to say so", "notice")
+    return Problem(
+        f"dataset.columns.{name}", None, f"the {split} split has no column {name!r}, the run goes without it", f"set dataset.columns.{name}=COLUMN, or null to say so", "notice"
+    )
 
 
 def _texts(config: RunConfig, recipe: Recipe, scans: dict[str, SplitScan]) -> list[Problem]:
@@ -123,7 +137,9 @@ def _texts(config: RunConfig, recipe: Recipe, scans: dict[str, SplitScan]) -> li
             column = recipe.column(name)
             if name == recipe.label_column or column not in scan.empty or name in recipe.may_be_empty:
                 continue
-            problems.append(Problem(f"dataset.{split}", getattr(config.dataset, split), f"column {column!r} has no text in row {scan.empty[column]}", "fill it in or remove the row"))
+            problems.append(
+                Problem(f"dataset.{split}", getattr(config.dataset, split), f"column {column!r} has no text in row {scan.empty[column]}", "fill it in or remove the row")
+            )
     return problems
 
 
@@ -161,7 +177,14 @@ def _unseen(config: RunConfig, scans: dict[str, SplitScan]) -> list[Problem]:
         for encoded, count in scan.labels.items():
             value = json.loads(encoded)
             if value not in known:
-                problems.append(Problem(f"dataset.{split}", getattr(config.dataset, split), f"label {value!r} ({count} rows of {split}) is not among the training labels {', '.join(known.names)}", "remove the rows or add them to the training split"))
+                problems.append(
+                    Problem(
+                        f"dataset.{split}",
+                        getattr(config.dataset, split),
+                        f"label {value!r} ({count} rows of {split}) is not among the training labels {', '.join(known.names)}",
+                        "remove the rows or add them to the training split",
+                    )
+                )
         if scan.labels and all(as_label(json.loads(encoded)) == HIDDEN for encoded in scan.labels):
             problems.append(Problem(f"dataset.{split}", getattr(config.dataset, split), "all labels are hidden (-1): this split is predicted, not scored", "", "notice"))
     return problems

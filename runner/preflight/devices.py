@@ -19,7 +19,9 @@ def check_precision(config: RunConfig) -> list[Problem]:
     old = [device for device in devices if not device.has_bf16]
     if name == "bf16" and old:
         capability = ".".join(map(str, old[0].compute_capability))
-        return [Problem("precision", name, f"{old[0].name} has compute capability {capability}, bf16 needs 8.0", f"use precision={'fp32' if config.model.fp16_overflows else 'fp16'}")]
+        return [
+            Problem("precision", name, f"{old[0].name} has compute capability {capability}, bf16 needs 8.0", f"use precision={'fp32' if config.model.fp16_overflows else 'fp16'}")
+        ]
     if name == "fp16" and config.model.fp16_overflows:
         why = f"model={config.model.name} was trained in bf16; in fp16 its activations overflow and the loss becomes NaN"
         return [Problem("precision", name, why, f"use precision={'fp32' if old or not devices else 'bf16'}", "warning")]
@@ -48,7 +50,9 @@ def _hiding(shown: str | None) -> str:
 def _cpu_beside_gpus(config: RunConfig, shown: str | None) -> list[Problem]:
     """GPUs are installed, but the run uses the CPU: silently only where that was asked for."""
     if config.launcher.gpu_ids != "all":
-        return [Problem("launcher.gpu_ids", config.launcher.gpu_ids, f"no such visible device; visible are {_ids(machine.visible_devices()) or 'none'}", "use launcher.gpu_ids=all")]
+        return [
+            Problem("launcher.gpu_ids", config.launcher.gpu_ids, f"no such visible device; visible are {_ids(machine.visible_devices()) or 'none'}", "use launcher.gpu_ids=all")
+        ]
     if shown and shown.strip() not in ("-1", "NoDevFiles") and not machine.visible_devices():
         return [Problem("launcher.device", "cpu", f"the CPU is used: {_hiding(shown)}", "unset CUDA_VISIBLE_DEVICES to use the GPUs", "warning")]
     return []
@@ -61,7 +65,11 @@ def _absent_ids(config: RunConfig) -> list[Problem]:
     absent = [part.strip() for part in config.launcher.gpu_ids.split(",") if part.strip() not in known]
     if not absent:
         return []
-    return [Problem("launcher.gpu_ids", config.launcher.gpu_ids, f"no such visible device: {', '.join(absent)}; visible are {_ids(machine.visible_devices())}", "use launcher.gpu_ids=all")]
+    return [
+        Problem(
+            "launcher.gpu_ids", config.launcher.gpu_ids, f"no such visible device: {', '.join(absent)}; visible are {_ids(machine.visible_devices())}", "use launcher.gpu_ids=all"
+        )
+    ]
 
 
 def _too_many_ranks(config: RunConfig) -> list[Problem]:

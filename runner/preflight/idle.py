@@ -46,20 +46,47 @@ _STAGE3 = (
 _FP16 = ("precision.loss_scale", "precision.initial_scale_power", "precision.loss_scale_window", "precision.hysteresis", "precision.min_loss_scale")
 
 RULES = (
-    Rule(("zero.reduce_bucket_size", "zero.overlap_comm", "zero.contiguous_gradients"), _stage(1, 2, 3), "only ZeRO 1, 2 and 3 read it", "add launcher=deepspeed zero_stage=2 or leave it out"),
+    Rule(
+        ("zero.reduce_bucket_size", "zero.overlap_comm", "zero.contiguous_gradients"),
+        _stage(1, 2, 3),
+        "only ZeRO 1, 2 and 3 read it",
+        "add launcher=deepspeed zero_stage=2 or leave it out",
+    ),
     Rule(("zero.allgather_bucket_size",), _stage(1, 2), "only ZeRO 1 and 2 read it", "add launcher=deepspeed zero_stage=2 or leave it out"),
     Rule(_STAGE3, _stage(3), "only ZeRO 3 reads it", "add launcher=deepspeed zero_stage=3 or leave it out"),
     Rule(_FP16, lambda c: c.precision.name == "fp16", "only fp16 scales the loss", "add precision=fp16 or leave it out"),
-    Rule(("offload.nvme_path", "offload.buffer_count"), lambda c: "nvme" in (c.offload.optimizer, c.offload.params), "only NVMe offload reads it", "add zero_stage=3 offload=nvme or leave it out"),
+    Rule(
+        ("offload.nvme_path", "offload.buffer_count"),
+        lambda c: "nvme" in (c.offload.optimizer, c.offload.params),
+        "only NVMe offload reads it",
+        "add zero_stage=3 offload=nvme or leave it out",
+    ),
     Rule(("offload.pin_memory",), lambda c: c.offload.name != "none" and c.launcher.device == "cuda", "only offload from a GPU pins memory", "add offload=cpu or leave it out"),
     Rule(("offload.force_cpu_adam",), lambda c: c.offload.optimizer != "none", "only an offloaded optimizer reads it", "add offload=optimizer_cpu or leave it out"),
     Rule(("launcher.config_file",), _deepspeed, "a DeepSpeed JSON is read by launcher=deepspeed only", "add launcher=deepspeed or leave it out"),
-    Rule(("launcher.gpu_ids",), lambda c: c.launcher.device == "cuda" or bool(machine.installed_devices()), "there is no GPU in this run", "leave it out or add launcher.device=cuda"),
+    Rule(
+        ("launcher.gpu_ids",), lambda c: c.launcher.device == "cuda" or bool(machine.installed_devices()), "there is no GPU in this run", "leave it out or add launcher.device=cuda"
+    ),
     Rule(("launcher.share_device",), lambda c: c.launcher.device == "cuda", "there is no GPU in this run", "leave it out or add launcher.device=cuda"),
     Rule(("model.revision",), lambda c: c.model.hub_id is not None and c.model.path is None, "a local folder has no revisions", "leave model.revision out"),
-    Rule(("dataset.hub_id", "dataset.hub_config", "dataset.revision"), lambda c: c.dataset.source == "hub", "this data set is not read from the hub", "choose a hub data set (dataset=mrpc) or leave it out"),
-    Rule(("train.warmup_steps_not_timed", "train.evaluate_every_epoch", "train.max_nonfinite_steps"), lambda c: c.mode == "train", "nothing is trained under mode=evaluate", "leave it out or add mode=train"),
-    Rule(("checkpoint.every_steps", "checkpoint.every_epoch", "checkpoint.every_minutes"), lambda c: c.mode == "train", "nothing is trained under mode=evaluate", "leave it out or add mode=train"),
+    Rule(
+        ("dataset.hub_id", "dataset.hub_config", "dataset.revision"),
+        lambda c: c.dataset.source == "hub",
+        "this data set is not read from the hub",
+        "choose a hub data set (dataset=mrpc) or leave it out",
+    ),
+    Rule(
+        ("train.warmup_steps_not_timed", "train.evaluate_every_epoch", "train.max_nonfinite_steps"),
+        lambda c: c.mode == "train",
+        "nothing is trained under mode=evaluate",
+        "leave it out or add mode=train",
+    ),
+    Rule(
+        ("checkpoint.every_steps", "checkpoint.every_epoch", "checkpoint.every_minutes"),
+        lambda c: c.mode == "train",
+        "nothing is trained under mode=evaluate",
+        "leave it out or add mode=train",
+    ),
     Rule(("checkpoint.keep_best",), lambda c: c.mode == "train", "nothing is trained under mode=evaluate", "leave it out or add mode=train"),
     Rule(("checkpoint.keep_last",), _writes_checkpoints, "no checkpoints are written", "add checkpoint.every_steps=N or leave it out"),
 )

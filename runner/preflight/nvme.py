@@ -45,7 +45,15 @@ def _not_writable(folder: Path) -> str | None:
 def _room(config: RunConfig, folder: Path) -> list[Problem]:
     problems = []
     if config.offload.params == "nvme" and config.precision.name == "fp32":
-        problems.append(Problem("precision", "fp32", "DeepSpeed keeps fp32 parameters on NVMe as bf16, so the numbers differ from a run without it", "use precision=bf16 to say so, or offload=cpu", "warning"))
+        problems.append(
+            Problem(
+                "precision",
+                "fp32",
+                "DeepSpeed keeps fp32 parameters on NVMe as bf16, so the numbers differ from a run without it",
+                "use precision=bf16 to say so, or offload=cpu",
+                "warning",
+            )
+        )
     count, free = parameter_count(config.model), shutil.disk_usage(folder).free
     if count is None:
         return [*problems, Problem("offload.nvme_path", folder, "its free space was not compared with the need: the model's size is known only when it is loaded", "", "notice")]

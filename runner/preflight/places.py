@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from runner import places, rundir
-from runner.errors import Problem
+from runner.errors import Problem, Severity
 from runner.preflight.assets import hub_cache, in_cache, needed_assets
 from runner.preflight.size import in_words, kept_checkpoints, parameter_count, state_bytes
 from runner.record import FILE
@@ -115,7 +115,7 @@ def _weights_come(config: RunConfig) -> bool:
     return any(asset.role == "weights" and not asset.local and not in_cache(config, asset) for asset in needed_assets(config))
 
 
-def _severity(config: RunConfig) -> str:
+def _severity(config: RunConfig) -> Severity:
     return "error" if config.checkpoint.check_space else "warning"
 
 
@@ -124,7 +124,13 @@ def _too_large(config: RunConfig, here: Location, kept: int, state: int, model: 
     parts += [f"the final model of {in_words(model)}"] if model else []
     why = f"{' and '.join(parts) or 'the weights to download'} need about {in_words(needed)}, free are {in_words(here.free_bytes)} on the volume {here.mount}"
     fewer = "checkpoint.keep_last=1, " if kept and config.checkpoint.keep_last > 1 else ""
-    return Problem("hydra.run.dir", here.path, why, f"set hydra.run.dir=DIR on a larger disk, {fewer}train.save_model=false, or start anyway with checkpoint.check_space=false", _severity(config))
+    return Problem(
+        "hydra.run.dir",
+        here.path,
+        why,
+        f"set hydra.run.dir=DIR on a larger disk, {fewer}train.save_model=false, or start anyway with checkpoint.check_space=false",
+        _severity(config),
+    )
 
 
 def _little_free(config: RunConfig, run_dir: Path) -> list[Problem]:

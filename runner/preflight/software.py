@@ -47,7 +47,14 @@ def _op(op: str, config: RunConfig) -> list[Problem]:
         mend += ", or use offload=cpu"
     else:
         mend += ", or write torch_adam: true into launcher.config_file"
-    return [Problem("offload" if op != "fused_adam" else "optimizer.params", config.offload.name if op != "fused_adam" else None, f"DeepSpeed has to build {op}, which needs {' and '.join(lacks)}", mend)]
+    return [
+        Problem(
+            "offload" if op != "fused_adam" else "optimizer.params",
+            config.offload.name if op != "fused_adam" else None,
+            f"DeepSpeed has to build {op}, which needs {' and '.join(lacks)}",
+            mend,
+        )
+    ]
 
 
 def _metric_libraries(recipe: Recipe) -> list[Problem]:

@@ -19,6 +19,7 @@ from runner.preflight import Checked, check
 from runner.preflight.devices import placement
 from runner.preflight.idle import unread_sections
 from runner.resolve import resolve_machine
+from runner.schema import RunConfig
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -164,7 +164,10 @@ def test_f35_the_plan_names_the_cpu_optimizer_and_a_left_lock_is_removed(run_cli
 
 
 @needs_shared(CASES)
-@pytest.mark.parametrize(("name", "words"), [("ds_nvme_no_path.json", "offload.nvme_path: NVMe offload needs a folder"), ("ds_nvme_bad_path.json", "offload.nvme_path=/no/such/mount: there is no such folder")])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("ds_nvme_no_path.json", "offload.nvme_path: NVMe offload needs a folder"), ("ds_nvme_bad_path.json", "offload.nvme_path=/no/such/mount: there is no such folder")],
+)
 def test_f56_nvme_in_a_users_json(name, words, run_cli):
     done = run_cli(f"launcher.config_file={CASES}/conf/{name}")
     assert done.returncode == 2
@@ -207,7 +210,8 @@ def test_f44_and_f43_small_disks_are_named_before_the_start(tmp_path: Path):
 def test_errors_that_need_no_torch_import_none(tmp_path: Path):
     """Only the import state is asserted: seconds depend on the machine."""
     typed = ["precision=fp16", "offload=cpu", "zero_stage=2", "checkpoint.every_steps=5", f"hydra.run.dir={tmp_path}/run"]
-    script = f"import sys; sys.argv = ['runner', *{typed!r}]; from runner.__main__ import main; code = main(); print(code, [name for name in ('torch', 'transformers', 'datasets', 'deepspeed', 'sklearn') if name in sys.modules])"
+    heavy = ("torch", "transformers", "datasets", "deepspeed", "sklearn")
+    script = f"import sys; sys.argv = ['runner', *{typed!r}]; from runner.__main__ import main; code = main(); print(code, [name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60)
     assert done.stdout.splitlines()[-1] == "2 []", done
 

@@ -214,7 +214,14 @@ def test_several_wrong_things_come_at_once(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "record.json").write_text("{}")
     problems = found(
-        tmp_path, "precision=fp16", "zero_stage=2", "offload=cpu", "train.global_batch_size=10", "launcher.num_nodes=2", "zero.stage3_prefetch_bucket_size=7", "recipe.metric_for_best=bleu"
+        tmp_path,
+        "precision=fp16",
+        "zero_stage=2",
+        "offload=cpu",
+        "train.global_batch_size=10",
+        "launcher.num_nodes=2",
+        "zero.stage3_prefetch_bucket_size=7",
+        "recipe.metric_for_best=bleu",
     )
     keys = {problem.key for problem in problems if problem.severity == "error"}
     assert keys == {"precision", "offload", "train.global_batch_size", "launcher.num_nodes", "zero.stage3_prefetch_bucket_size", "recipe.metric_for_best", "hydra.run.dir"}
