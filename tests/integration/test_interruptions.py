@@ -62,6 +62,21 @@ def test_sigterm_to_every_process_checkpoints_and_the_run_goes_on(whole: Result,
     assert numbers(resumed) == numbers(whole), resumed.text
 
 
+def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
+    """The ranks hang, so that no step follows the first one."""
+    started = Started(*LAUNCHERS["ddp"], *SHORT, run_dir=tmp_path / "run", env={"RUNNER_FAULT": "hang:backward:3"})
+    assert started.wait_for_step(2)
+    started.signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert started.process.poll() is None
+    began = started.signal(signal.SIGINT)
+    ended = started.end()
+    assert time.monotonic() - began < 10
+    assert ended.returncode == 130
+    assert ended.record["status"] == "failed"
+    assert started.gone_within(10)
+
+
 def test_a_killed_rank_ends_the_run_within_ten_seconds(real_run: Any, tmp_path: Path) -> None:
     began = time.monotonic()
     done = real_run(*LAUNCHERS["zero2"], *SHORT, run_dir=tmp_path / "run", environment={"RUNNER_FAULT": "kill:backward:5:1"})

@@ -1,6 +1,6 @@
 """Kills and signals at random moments, over launchers and stages: each time a clean end, and a resume that is bit-equal.
 
-`make soak`; RUNNER_SOAK_SEED repeats a sequence. About half a minute a case on a free machine.
+`make soak`; RUNNER_SOAK_SEED repeats a sequence. About a quarter of a minute a case on a free machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Result, command
+from tests.conftest import Result
 from tests.interrupting import LAUNCHERS, SHORT, Started, numbers
 
 SEED = int(os.environ.get("RUNNER_SOAK_SEED", "6"))
@@ -54,7 +54,7 @@ def interrupted(launcher: str, case: int, kind: str, run_dir: Path) -> tuple[Sta
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("case", range(20))
 @pytest.mark.parametrize("kind", ["kill", "term"])
-def test_at_a_random_moment(kind: str, case: int, whole: Any, tmp_path: Path) -> None:
+def test_at_a_random_moment(kind: str, case: int, whole: Any, real_run: Any, tmp_path: Path) -> None:
     launcher = METHODS[case % len(METHODS)]
     struck = kind if kind == "term" else ("rank", "runner")[case % 2]
     started, ended = interrupted(launcher, case, struck, tmp_path / "run")
@@ -64,7 +64,7 @@ def test_at_a_random_moment(kind: str, case: int, whole: Any, tmp_path: Path) ->
         return
     expected = {"rank": (1,), "runner": (-9,), "term": (75,)}[struck]
     assert ended.returncode in expected, ended.text
-    resumed = command("resume", str(tmp_path / "run"), run_dir=tmp_path / "run")
+    resumed = real_run.resume(tmp_path / "run")
     assert resumed.returncode == 0, resumed.text
     assert numbers(resumed) == numbers(whole(launcher))
 
