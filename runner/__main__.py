@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 
@@ -59,15 +60,20 @@ def main() -> int:
 
 def _guarded(verb: str, arguments: list[str]) -> int:
     """No traceback reaches a user for a mistake of theirs."""
-    from runner.errors import EXIT_BAD_REQUEST, EXIT_INTERRUPTED, RequestError
+    from runner.errors import EXIT_BAD_REQUEST, EXIT_FAILED, EXIT_INTERRUPTED, RequestError
 
     try:
         return int(importlib.import_module(f"runner.verbs.{verb}").main(arguments))
     except RequestError as error:
         print(error, file=sys.stderr)
         return EXIT_BAD_REQUEST
-    except BrokenPipeError:
-        return 0  # the reader of our output went away (`| head`)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            return 0  # the reader of our output went away (`| head`)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"error: {error.filename or 'a file'}: disk full; make room, then go on with python -m runner resume RUN_DIR", file=sys.stderr)
+        return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from runner import metrics, plan, render, rundir
+from runner.checkpoint.folders import newest
 from runner.deepspeed_json import fill
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUT_OF_MEMORY, EXIT_PREEMPTED
 from runner.launch.local import Host, HostDied
@@ -146,7 +147,7 @@ def _close(run_dir: Path, status: str, failure: Failure | None) -> Ended:
     record = Record.read(run_dir)
     reason = failure.message if failure else None
     if status == "preempted":
-        reason = f"asked to stop after optimizer step {record.data.get('optimizer_steps', 0)}"
+        reason = _stopped(run_dir, int(record.data.get("optimizer_steps", 0)))
     record.data.setdefault("artifacts", {})["logs"] = "logs"
     if failure is not None:
         told = {"rank": failure.rank, "log": str(failure.log), "out_of_memory": failure.out_of_memory, **failure.facts}
@@ -168,6 +169,15 @@ def _prediction(run_dir: Path, status: str) -> dict[str, Any] | None:
         if found is not None or time.monotonic() > deadline:
             return found
         time.sleep(0.05)
+
+
+def _stopped(run_dir: Path, step: int) -> str:
+    """Why and where a run was stopped, and from where it can go on when that is another step."""
+    checkpoint = newest(run_dir, checksums=False)
+    if checkpoint is None:
+        return f"asked to stop after optimizer step {step}; there is no checkpoint"
+    where = "" if checkpoint.step == step else f"; the newest checkpoint is {checkpoint.path.name}"
+    return f"asked to stop after optimizer step {step}{where}"
 
 
 def _artifacts(run_dir: Path) -> dict[str, str]:
