@@ -24,6 +24,9 @@ from runner.execution import Request, typed_command
 from runner.preflight.assets import check_assets
 from runner.preflight.check import Checked, known_total_steps, stop_on_errors
 from runner.preflight.data import check_data
+from runner.preflight.devices import check_devices, check_precision
+from runner.preflight.nvme import check_nvme
+from runner.preflight.software import check_software
 from runner.recipe import load_recipe
 from runner.record import FILE, Record, now, write_atomically
 from runner.report.liveness import runner_liveness
@@ -98,7 +101,9 @@ def find(run_dir: Path, record: Record, arguments: list[str]) -> Found:
     problems = [] if chosen is None else compatibility.check_checkpoint(after, chosen.manifest)
     problems += compatibility.keep_global_batch(before, after, typed)
     problems += compatibility.check_changes(before, after, rows, chosen.step if chosen else 0)
-    problems += check_assets(after) + [problem for problem in check_data(after, load_recipe(after)) if problem.severity == "error"]
+    recipe = load_recipe(after)
+    here = check_precision(after) + check_devices(after) + check_software(after, recipe, None) + check_nvme(after) + check_data(after, recipe)
+    problems += check_assets(after) + [problem for problem in here if problem.severity == "error"]
     stop_on_errors(problems)
     return Found(run_dir, record, after, compatibility.changed(before, after), chosen, damaged, problems)
 
