@@ -22,8 +22,8 @@ def beams_share_source() -> Iterator[None]:
     def reorder(self: Any, beam_idx: Any) -> None:
         self.self_attention_cache.reorder_cache(beam_idx)
 
-    EncoderDecoderCache.reorder_cache = reorder
+    EncoderDecoderCache.reorder_cache = reorder  # type: ignore[method-assign]
     try:
         yield
     finally:
-        EncoderDecoderCache.reorder_cache = before
+        EncoderDecoderCache.reorder_cache = before  # type: ignore[method-assign]
