@@ -6,18 +6,28 @@ Each is a subclass of `evaluate.Metric` whose numbers come from scikit-learn or 
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
+
+from runner.later import imported_when_called
 
 LIBRARIES = {"accuracy": "scikit-learn", "f1": "scikit-learn", "bleu": "sacrebleu", "loss": "torch", "perplexity": "torch"}
 LARGEST_EXPONENT = 709.0  # exp of more is no finite float64
 
 
+def _without_statistics() -> AbstractContextManager[None]:
+    """Import `evaluate` inside: only its evaluators use SciPy's statistics (half a second, 50 MB)."""
+    return imported_when_called("scipy.stats", "bootstrap")
+
+
 @lru_cache(maxsize=1)
 def _classification_metric() -> Any:
     import datasets
-    import evaluate
     from sklearn.metrics import accuracy_score, f1_score
+
+    with _without_statistics():
+        import evaluate
 
     class Classification(evaluate.Metric):
         """Accuracy and F1 as GLUE's MRPC defines them: F1 of class 1 for two classes, macro F1 for more."""
@@ -51,8 +61,10 @@ def classification(predictions: list[int], references: list[int], num_labels: in
 @lru_cache(maxsize=1)
 def _bleu_metric() -> Any:
     import datasets
-    import evaluate
     import sacrebleu
+
+    with _without_statistics():
+        import evaluate
 
     class CorpusBleu(evaluate.Metric):
         """Corpus BLEU with sacrebleu's defaults: 13a tokenisation, mixed case, exponential smoothing, one reference."""
@@ -88,7 +100,9 @@ def corpus_bleu(predictions: list[str], references: list[str]) -> dict[str, floa
 @lru_cache(maxsize=1)
 def _perplexity_metric() -> Any:
     import datasets
-    import evaluate
+
+    with _without_statistics():
+        import evaluate
 
     class Perplexity(evaluate.Metric):
         """Mean loss per token, and its exponential. `predictions` are summed losses, `references` token counts."""

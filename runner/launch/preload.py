@@ -7,9 +7,10 @@ import gc
 import importlib
 import sys
 import traceback
-import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from runner.later import imported_when_called
 
 LIBRARIES = (
     "torch",
@@ -34,7 +35,8 @@ def preload(names: Sequence[str]) -> None:
     that it does not copy the pages that forked ranks share.
     """
     gc.disable()
-    with _scipy_later():
+    # transformers' losses import SciPy's matching for object detection, at every start: 0.3 s, 35 MB in each rank.
+    with imported_when_called("scipy.optimize", "linear_sum_assignment"):
         for name in names:
             try:
                 import_muon() if name == MUON else importlib.import_module(name)
@@ -63,31 +65,6 @@ def _nothing_compiled() -> Iterator[None]:
         yield
     finally:
         torch.compile = compiler
-
-
-@contextlib.contextmanager
-def _scipy_later() -> Iterator[None]:
-    """Inside, transformers' losses get SciPy's one function they use in a form that imports SciPy when it is called.
-
-    They import it for the matching of object detection, at every start: 0.3 s, 35 MB in each rank.
-    """
-    optimize = "scipy.optimize"
-    if optimize in sys.modules:
-        yield
-        return
-    stand_in = types.ModuleType(optimize)
-    stand_in.linear_sum_assignment = _linear_sum_assignment  # type: ignore[attr-defined]
-    sys.modules[optimize] = stand_in
-    try:
-        yield
-    finally:
-        if sys.modules.get(optimize) is stand_in:
-            del sys.modules[optimize]
-
-
-def _linear_sum_assignment(*arguments: Any, **options: Any) -> Any:
-    """SciPy's own, imported now."""
-    return importlib.import_module("scipy.optimize").linear_sum_assignment(*arguments, **options)
 
 
 def _as_it_is(model: Callable[..., Any] | None = None, **_: Any) -> Any:

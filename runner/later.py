@@ -1,0 +1,36 @@
+"""Imports of libraries' libraries, put off until they are used: most runs never use them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def imported_when_called(module: str, function: str) -> Iterator[None]:
+    """Inside, `from MODULE import FUNCTION` gives a function that imports the module when it is called.
+
+    Where the module is imported already, nothing changes. Afterwards an import of the module finds the real one.
+    """
+    if module in sys.modules:
+        yield
+        return
+    stand_in = types.ModuleType(module)
+    setattr(stand_in, function, _calling(module, function))
+    sys.modules[module] = stand_in
+    try:
+        yield
+    finally:
+        if sys.modules.get(module) is stand_in:
+            del sys.modules[module]
+
+
+def _calling(module: str, function: str) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        return getattr(importlib.import_module(module), function)(*arguments, **options)
+
+    return call
