@@ -28,7 +28,6 @@ from runner.preflight.assets import resolved_assets
 from runner.record import Record, now
 from runner.resolve import resolve_owners
 
-
 PREDICTION_SECONDS = 10.0  # longest wait for the memory prediction at the end of a run
 
 
@@ -97,7 +96,7 @@ def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) 
         try:
             if request.checked.total_steps is None:
                 _prepare(request, host, watch)
-            _build_ops(request, host, watch, console)
+            _build_ops(request, host, watch, stop, console)
             if not (run_dir / rundir.PREDICTION_FILE).exists():
                 host.start_in_background("predict", run_dir, request.environment)
             outcome = host.run("run", run_dir, request.environment, watch)
@@ -107,6 +106,8 @@ def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) 
             return _close(run_dir, "failed", Failure(None, str(stalled), run_dir / rundir.LOGS))
         except HostDied as died:
             return _close(run_dir, "failed", Failure(None, f"the host process ended: {died}", run_dir / rundir.LOGS / "launch.log"))
+        except StoppedEarly:
+            return _close(run_dir, "preempted", None)
         except (PreparationFailed, BuildFailed) as failed:
             return _close(run_dir, "failed", Failure(None, str(failed), run_dir / rundir.LOGS / "launch.log"))
     if outcome["status"] == "failed":
@@ -114,12 +115,22 @@ def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) 
     return _close(run_dir, outcome["status"], None)
 
 
-def _build_ops(request: Request, host: Host, watch: Watch, console: Console) -> None:
+class StoppedEarly(Exception):
+    """Asked to end before any rank was started."""
+
+
+def _build_ops(request: Request, host: Host, watch: Watch, stop: Stopping, console: Console) -> None:
     """Compile DeepSpeed's ops that the run needs, where they are not built yet; the record keeps how long it took."""
+
+    def watched() -> None:
+        watch()
+        if stop.asked:
+            raise StoppedEarly
+
     checked = request.checked
     needed = needed_ops(checked.config, checked.user_json)
     say = partial(console.print, highlight=False, markup=False)
-    seconds = Ahead(checked.config, host, checked.run_dir, request.environment, watch, say).build(needed) if needed else {}
+    seconds = Ahead(checked.config, host, checked.run_dir, request.environment, watched, say).build(needed) if needed else {}
     if seconds:
         Record.read(checked.run_dir).update(op_build_seconds=seconds)
 

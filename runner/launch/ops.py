@@ -7,6 +7,7 @@ runner at a time builds in it (a kernel lock, which no kill can leave behind), a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -206,11 +207,26 @@ class Ahead:
         self.say("built      " + ", ".join(f"{op} in {seconds:.0f} s" for op, seconds in outcome["seconds"].items()))
         return dict(outcome["seconds"])
 
+    def end_build(self) -> None:
+        """End the job and its compilers: ninja gives each a process group of its own, which no signal to the job's reaches."""
+        import psutil
+
+        job = self.host.job
+        below = psutil.Process(job).children(recursive=True) if job is not None and psutil.pid_exists(job) else []
+        self.host.kill_job()
+        for process in below:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
     def _watched(self, words: str) -> Callable[[], None]:
         def watched() -> None:
-            self.watch()
+            try:
+                self.watch()
+            except BaseException:
+                self.end_build()
+                raise
             if time.monotonic() > self._deadline:
-                self.host.kill_job()
+                self.end_build()
                 raise BuildFailed(f"building {words} took longer than launcher.start_timeout_seconds={self.config.launcher.start_timeout_seconds:g}")
 
         return watched

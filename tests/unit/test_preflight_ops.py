@@ -26,6 +26,7 @@ class PretendedHost:
         self._folder, self._outcome, self._seconds = folder, outcome, seconds
         self.asked: list[str] = []
         self.killed = False
+        self.job: int | None = None
 
     def run(self, op: str, run_dir: Path, environment: dict[str, str], while_running: Any) -> dict[str, Any]:
         assert op == "build"
@@ -126,6 +127,20 @@ def test_a_build_that_takes_too_long_is_ended_and_leaves_no_lock(config: RunConf
     host = PretendedHost(folder, None, seconds=5)
     with pytest.raises(BuildFailed, match=r"took longer than launcher.start_timeout_seconds=0.1"):
         ahead(config, host, []).build(["cpu_adam"])
+    assert host.killed
+    assert not (folder / "cpu_adam" / "lock").exists()
+
+
+def test_a_request_to_stop_ends_the_build(config: RunConfig, folder: Path) -> None:
+    class Asked(Exception):
+        pass
+
+    def watch() -> None:
+        raise Asked
+
+    host = PretendedHost(folder, None, seconds=5)
+    with pytest.raises(Asked):
+        Ahead(config, host, Path("/run"), {}, watch, lambda text: None).build(["cpu_adam"])  # type: ignore[arg-type]
     assert host.killed
     assert not (folder / "cpu_adam" / "lock").exists()
 
