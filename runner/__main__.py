@@ -1,8 +1,8 @@
 """The command line: picks the verb, prints what is wrong with a request, sets the exit status.
 
-    python -m runner [overrides]            run (the embedded default without overrides)
-    python -m runner -m [overrides]         one run for each combination of values
-    python -m runner VERB [...]             see --help
+python -m runner [overrides]            run (the embedded default without overrides)
+python -m runner -m [overrides]         one run for each combination of values
+python -m runner VERB [...]             see --help
 """
 
 from __future__ import annotations

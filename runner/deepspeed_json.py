@@ -38,22 +38,118 @@ ADOPTED = {  # where a value in the JSON belongs in the run's configuration
 }
 CHOSEN_BY = {"zero.stage": "zero_stage", "offload.optimizer": "offload", "offload.params": "offload"}  # group that sets the key
 TOP_LEVEL = frozenset(
-    "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping steps_per_print dump_state optimizer scheduler fp16 bf16 amp "
-    "zero_optimization zero_allow_untested_optimizer zero_force_ds_cpu_optimizer wall_clock_breakdown memory_breakdown prescale_gradients gradient_predivide_factor "
-    "sparse_gradients communication_data_type seq_parallel_communication_data_type activation_checkpointing aio flops_profiler comms_logger tensorboard wandb csv_monitor comet "
-    "monitor_config checkpoint data_types disable_allgather dataloader_drop_last use_data_before_expert_parallelism hybrid_engine compile elasticity autotuning data_efficiency "
-    "curriculum_learning progressive_layer_drop eigenvalue sparse_attention pipeline tensor_parallel compression_training nebula graph_harvesting gradient_accumulation_dtype "
-    "torch_autocast zenflow sequence_parallel_size timers".split()
+    [
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "gradient_clipping",
+        "steps_per_print",
+        "dump_state",
+        "optimizer",
+        "scheduler",
+        "fp16",
+        "bf16",
+        "amp",
+        "zero_optimization",
+        "zero_allow_untested_optimizer",
+        "zero_force_ds_cpu_optimizer",
+        "wall_clock_breakdown",
+        "memory_breakdown",
+        "prescale_gradients",
+        "gradient_predivide_factor",
+        "sparse_gradients",
+        "communication_data_type",
+        "seq_parallel_communication_data_type",
+        "activation_checkpointing",
+        "aio",
+        "flops_profiler",
+        "comms_logger",
+        "tensorboard",
+        "wandb",
+        "csv_monitor",
+        "comet",
+        "monitor_config",
+        "checkpoint",
+        "data_types",
+        "disable_allgather",
+        "dataloader_drop_last",
+        "use_data_before_expert_parallelism",
+        "hybrid_engine",
+        "compile",
+        "elasticity",
+        "autotuning",
+        "data_efficiency",
+        "curriculum_learning",
+        "progressive_layer_drop",
+        "eigenvalue",
+        "sparse_attention",
+        "pipeline",
+        "tensor_parallel",
+        "compression_training",
+        "nebula",
+        "graph_harvesting",
+        "gradient_accumulation_dtype",
+        "torch_autocast",
+        "zenflow",
+        "sequence_parallel_size",
+        "timers",
+    ]
 )
 ZERO = frozenset(
-    "stage contiguous_gradients reduce_scatter reduce_bucket_size use_multi_rank_bucket_allreduce allgather_partitions allgather_bucket_size overlap_comm load_from_fp32_weights "
-    "elastic_checkpoint offload_param offload_optimizer sub_group_size cpu_offload_param cpu_offload_use_pin_memory cpu_offload prefetch_bucket_size param_persistence_threshold "
-    "model_persistence_threshold max_live_parameters max_reuse_distance gather_16bit_weights_on_model_save module_granularity_threshold use_all_reduce_for_fetch_params "
-    "stage3_prefetch_bucket_size stage3_param_persistence_threshold stage3_model_persistence_threshold stage3_max_live_parameters stage3_max_reuse_distance "
-    "stage3_gather_16bit_weights_on_model_save stage3_module_granularity_threshold stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential "
-    "stage3_gather_fp16_weights_on_model_save ignore_unused_parameters legacy_stage1 round_robin_gradients zero_hpz_partition_size zero_quantized_weights "
-    "zero_quantized_nontrainable_weights zero_quantized_gradients zeropp_loco_param mics_shard_size mics_hierarchical_params_gather memory_efficient_linear pipeline_loading_checkpoint "
-    "override_module_apply log_trace_cache_warnings enable_sanity_checks save_muon_momentum_buffer_in_memory zenflow superoffload".split()
+    [
+        "stage",
+        "contiguous_gradients",
+        "reduce_scatter",
+        "reduce_bucket_size",
+        "use_multi_rank_bucket_allreduce",
+        "allgather_partitions",
+        "allgather_bucket_size",
+        "overlap_comm",
+        "load_from_fp32_weights",
+        "elastic_checkpoint",
+        "offload_param",
+        "offload_optimizer",
+        "sub_group_size",
+        "cpu_offload_param",
+        "cpu_offload_use_pin_memory",
+        "cpu_offload",
+        "prefetch_bucket_size",
+        "param_persistence_threshold",
+        "model_persistence_threshold",
+        "max_live_parameters",
+        "max_reuse_distance",
+        "gather_16bit_weights_on_model_save",
+        "module_granularity_threshold",
+        "use_all_reduce_for_fetch_params",
+        "stage3_prefetch_bucket_size",
+        "stage3_param_persistence_threshold",
+        "stage3_model_persistence_threshold",
+        "stage3_max_live_parameters",
+        "stage3_max_reuse_distance",
+        "stage3_gather_16bit_weights_on_model_save",
+        "stage3_module_granularity_threshold",
+        "stage3_use_all_reduce_for_fetch_params",
+        "stage3_allgather_sequential",
+        "stage3_gather_fp16_weights_on_model_save",
+        "ignore_unused_parameters",
+        "legacy_stage1",
+        "round_robin_gradients",
+        "zero_hpz_partition_size",
+        "zero_quantized_weights",
+        "zero_quantized_nontrainable_weights",
+        "zero_quantized_gradients",
+        "zeropp_loco_param",
+        "mics_shard_size",
+        "mics_hierarchical_params_gather",
+        "memory_efficient_linear",
+        "pipeline_loading_checkpoint",
+        "override_module_apply",
+        "log_trace_cache_warnings",
+        "enable_sanity_checks",
+        "save_muon_momentum_buffer_in_memory",
+        "zenflow",
+        "superoffload",
+    ]
 )
 
 
@@ -186,7 +282,14 @@ def _special_values(content: dict[str, Any]) -> list[Problem]:
     """Values that DeepSpeed itself refuses only after the ranks have started."""
     problems = []
     if _get(content, "scheduler.params.warmup_num_steps") == 0:
-        problems.append(Problem("scheduler.params.warmup_num_steps", 0, "DeepSpeed refuses a warm-up of 0 steps", "write auto (the runner finds an equal schedule), or remove the scheduler block from launcher.config_file"))
+        problems.append(
+            Problem(
+                "scheduler.params.warmup_num_steps",
+                0,
+                "DeepSpeed refuses a warm-up of 0 steps",
+                "write auto (the runner finds an equal schedule), or remove the scheduler block from launcher.config_file",
+            )
+        )
     return problems
 
 
@@ -201,7 +304,14 @@ def fill(content: dict[str, Any], config: RunConfig, total_steps: int | None) ->
     _fill_schedule(filled, own)
     unknown: list[str] = []
     _fill_node(filled, own, "", unknown)
-    for key in ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping", "steps_per_print", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"):
+    for key in (
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "gradient_clipping",
+        "steps_per_print",
+        "zero_allow_untested_optimizer",
+        "zero_force_ds_cpu_optimizer",
+    ):
         filled.setdefault(key, own[key])
     filled["train_batch_size"] = own["train_batch_size"]
     if config.launcher.device == "cpu" and "optimizer" in own and isinstance(filled.get("optimizer"), dict):

@@ -219,7 +219,12 @@ def check_disks() -> Iterator[Finding]:
     yield from _cache(places.hf_home())
     for place in locations(RunConfig())[::2]:  # beside the hub's
         little = place.free_bytes < GIB
-        yield Finding("warning" if little else "ok", "caches", f"{place.what} go to {place.path}: {place.free_bytes / GIB:.1f} GiB free", "set cache_dir=DIR (it moves all caches)" if little else "")
+        yield Finding(
+            "warning" if little else "ok",
+            "caches",
+            f"{place.what} go to {place.path}: {place.free_bytes / GIB:.1f} GiB free",
+            "set cache_dir=DIR (it moves all caches)" if little else "",
+        )
     shared = Path("/dev/shm")
     if shared.is_dir() and shutil.disk_usage(shared).total < GIB:
         size = shutil.disk_usage(shared).total // 2**20

@@ -35,7 +35,7 @@ def _sections() -> list[str]:
             lines += [f"### {name}\n", (section.__doc__ or "").strip() + "\n", *_table(section, f"{name}."), ""]
         else:
             loose.append(name)
-    return lines + ["### Top level\n", *_table(RunConfig, "", loose)]
+    return [*lines, "### Top level\n", *_table(RunConfig, "", loose)]
 
 
 def _table(section: type[BaseModel], prefix: str, only: list[str] | None = None) -> list[str]:

@@ -21,7 +21,7 @@ from runner.schema import RunConfig
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 Batch = dict[str, "torch.Tensor"]
 
@@ -161,12 +161,13 @@ def recipe_class(file: str) -> type[Recipe]:
     path = _find(file)
     name = f"runner_recipe_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # noqa: BLE001 - a user's file may fail in any way
+    except Exception as error:
         where = f"{path}:{error.lineno}" if isinstance(error, SyntaxError) else str(path)
         raise RequestError(Problem("recipe.file", file, f"this file cannot be imported ({where}: {type(error).__name__}: {error})", "mend the file")) from None
     found = [item for item in vars(module).values() if inspect.isclass(item) and issubclass(item, Recipe) and item.__module__ == name]

@@ -88,7 +88,8 @@ def _zero(config: RunConfig) -> dict[str, Any]:
 
 
 def _offload(config: RunConfig) -> dict[str, Any]:
-    offload, rendered = config.offload, {}
+    offload = config.offload
+    rendered: dict[str, Any] = {}
     pin = offload.pin_memory and config.launcher.device == "cuda"
     for key, target in (("offload_optimizer", offload.optimizer), ("offload_param", offload.params)):
         if target != "none":

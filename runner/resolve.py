@@ -39,10 +39,11 @@ def _launcher(config: RunConfig) -> list[Problem]:
         launcher.device = "cuda" if devices else "cpu"
     if launcher.num_processes == "auto":
         launcher.num_processes = max(1, len(devices)) if launcher.device == "cuda" else DEFAULT_CPU_RANKS
+    ranks = int(launcher.num_processes)
     if launcher.omp_num_threads == "auto":
-        launcher.omp_num_threads = max(1, machine.physical_cores() // max(1, launcher.num_processes))
-    if launcher.num_processes < 1:
-        return [Problem("launcher.num_processes", launcher.num_processes, "at least one rank is needed", "use launcher.num_processes=1")]
+        launcher.omp_num_threads = max(1, machine.physical_cores() // max(1, ranks))
+    if ranks < 1:
+        return [Problem("launcher.num_processes", ranks, "at least one rank is needed", "use launcher.num_processes=1")]
     return []
 
 

@@ -102,7 +102,10 @@ class TrainConfig(Section):
     seed: Int = Field(42, ge=0, le=2**32 - 1, description="Seed of initialisation, dropout and data order.")
     gradient_checkpointing: bool = Field(False, description="Recompute activations in the backward pass: less memory, more time.")
     log_every: Int = Field(10, ge=1, description="Optimizer steps between two lines of metrics.jsonl.")
-    batching: Literal["random", "similar_length", "longest_first"] = Field("similar_length", description="random: shuffled rows; similar_length: shuffled batches of rows of similar length; longest_first: the most memory first, for trials of `fit`, which also evaluate the longest batch only.")
+    batching: Literal["random", "similar_length", "longest_first"] = Field(
+        "similar_length",
+        description="random: shuffled rows; similar_length: shuffled batches of rows of similar length; longest_first: the most memory first, for trials of `fit`, which also evaluate the longest batch only.",
+    )
     evaluate_every_epoch: bool = Field(True, description="Evaluate after every epoch; false: only after the last.")
     warmup_steps_not_timed: Int = Field(3, ge=0, description="First optimizer steps left out of step_seconds_p50 and p95.")
     dataloader_workers: Int = Field(0, ge=0, description="Worker processes that collate batches, per rank; 0 collates in the rank.")
@@ -114,7 +117,9 @@ class OptimizerConfig(Section):
     """AdamW and who builds it."""
 
     name: Literal["adamw"] = Field("adamw", description="AdamW with decoupled weight decay.")
-    owner: Owner = Field("auto", description="deepspeed: the block stands in the DeepSpeed JSON and ranks build DummyOptim; client: a torch optimizer; auto: deepspeed under DeepSpeed.")
+    owner: Owner = Field(
+        "auto", description="deepspeed: the block stands in the DeepSpeed JSON and ranks build DummyOptim; client: a torch optimizer; auto: deepspeed under DeepSpeed."
+    )
     lr: Float = Field(2.0e-5, gt=0.0, description="Peak learning rate.")
     betas: tuple[Float, Float] = Field((0.9, 0.999), description="Decay rates of the first and second moment.")
     eps: Float = Field(1.0e-8, gt=0.0, description="Term added to the denominator.")
@@ -125,14 +130,18 @@ class SchedulerConfig(Section):
     """The learning rate over optimizer steps and who computes it."""
 
     name: Literal["linear", "constant", "cosine"] = Field("linear", description="Shape after warm-up: linear to 0, constant, or half a cosine to 0.")
-    owner: Owner = Field("auto", description="deepspeed: a scheduler block in the JSON and DummyScheduler; client: a torch LambdaLR; auto: deepspeed where its formula is the same.")
+    owner: Owner = Field(
+        "auto", description="deepspeed: a scheduler block in the JSON and DummyScheduler; client: a torch LambdaLR; auto: deepspeed where its formula is the same."
+    )
     warmup_steps: Int = Field(0, ge=0, description="Optimizer steps of linear warm-up from 0.")
 
 
 class PrecisionConfig(Section):
     """Number format of the forward and backward pass."""
 
-    name: Literal["auto", "fp32", "bf16", "fp16"] = Field("auto", description="auto: bf16 where the GPU has it, fp16 on older GPUs (fp32 for models that overflow in it), fp32 on CPU.")
+    name: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto", description="auto: bf16 where the GPU has it, fp16 on older GPUs (fp32 for models that overflow in it), fp32 on CPU."
+    )
     loss_scale: Float | None = Field(None, ge=0.0, description="fp16 only: fixed loss scale; 0 is dynamic.")
     initial_scale_power: Int | None = Field(None, ge=0, le=32, description="fp16 only: the first dynamic loss scale is 2 to this power.")
     loss_scale_window: Int | None = Field(None, ge=1, description="fp16 only: steps without overflow before the scale doubles.")
@@ -152,7 +161,10 @@ class ZeroConfig(Section):
     stage3_prefetch_bucket_size: Int = Field(50_000_000, ge=0, description="Stage 3: elements fetched ahead.")
     stage3_param_persistence_threshold: Int = Field(100_000, ge=0, description="Stage 3: tensors with fewer elements stay whole on every rank.")
     stage3_max_live_parameters: Int = Field(1_000_000_000, ge=1, description="Stage 3: whole parameters held at a time.")
-    partition_at_load: bool = Field(False, description="Stage 3: partition parameters while the model is built, for models too large for one host per rank; new weights (a task head) then differ from other launchers'.")
+    partition_at_load: bool = Field(
+        False,
+        description="Stage 3: partition parameters while the model is built, for models too large for one host per rank; new weights (a task head) then differ from other launchers'.",
+    )
     stage3_max_reuse_distance: Int = Field(1_000_000_000, ge=1, description="Stage 3: a parameter used again within this many elements is kept.")
 
 
@@ -180,7 +192,9 @@ class LauncherConfig(Section):
     main_process_port: Int | None = Field(None, ge=1, le=65535, description="Port of the rendezvous in the by-hand command; null: a free one.")
     omp_num_threads: Int | Literal["auto"] = Field("auto", description="CPU threads per rank; auto: physical cores divided by ranks on this machine.")
     config_file: str | None = Field(None, description="A DeepSpeed JSON of yours; its `auto` values are filled, contradictions are errors.")
-    start_method: Literal["auto", "fork", "spawn"] = Field("auto", description="fork: ranks start from a parent that has imported the libraries (CPU only); spawn: fresh interpreters.")
+    start_method: Literal["auto", "fork", "spawn"] = Field(
+        "auto", description="fork: ranks start from a parent that has imported the libraries (CPU only); spawn: fresh interpreters."
+    )
     max_restarts: Int = Field(0, ge=0, description="Times all ranks are started again from the last checkpoint after one failed.")
     start_timeout_seconds: Float = Field(600.0, gt=0, description="Longest time from launch to the first sign of life of the loop.")
     hang_timeout_seconds: Float = Field(1800.0, gt=0, description="Longest time without progress before the run is ended with each rank's stack in its log.")
@@ -212,7 +226,9 @@ class FitConfig(Section):
 class SweepConfig(Section):
     """How cells of a multirun are run."""
 
-    rerun: Literal["missing", "failed", "all"] = Field("missing", description="missing: cells without a completed record; failed: of those, only cells that have run before; all: every cell again.")
+    rerun: Literal["missing", "failed", "all"] = Field(
+        "missing", description="missing: cells without a completed record; failed: of those, only cells that have run before; all: every cell again."
+    )
     repeats: Int = Field(1, ge=1, description="Runs of every cell, with seeds seed, seed + 1, …")
     on_error: Literal["continue", "stop"] = Field("continue", description="What happens after a failed cell.")
     largest_batch: bool = Field(False, description="After the cells as configured, run each once more at the largest micro batch that `fit` finds for it.")

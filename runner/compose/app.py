@@ -153,5 +153,3 @@ def from_tree(tree: DictConfig, arguments: list[str]) -> Composed:
     config = to_run_config(tree)
     names = frozenset(item.key_or_group for item in typed_overrides.parse_overrides(arguments))
     return Composed(config=config, overrides=list(arguments), run_dir=run_dir, choices=chosen, explicit=names)
-
-

@@ -140,9 +140,7 @@ def _unknown_options(override: Override, options: list[str]) -> list[Problem]:
         for name in names:
             if name not in options:
                 near = get_close_matches(name, options, n=1, cutoff=0.4)
-                problems.append(
-                    Problem(group, name, f"there is no such option; {group} has {', '.join(options) or 'none yet'}", f"use {group}={near[0]}" if near else "")
-                )
+                problems.append(Problem(group, name, f"there is no such option; {group} has {', '.join(options) or 'none yet'}", f"use {group}={near[0]}" if near else ""))
     return problems
 
 

@@ -42,8 +42,7 @@ def to_run_config(tree: DictConfig) -> RunConfig:
     problems = _broken_nodes(tree, "")
     if problems:
         raise RequestError(problems)
-    plain = OmegaConf.to_container(tree, resolve=True)
-    assert isinstance(plain, dict)
+    plain: Any = OmegaConf.to_container(tree, resolve=True)
     return validated(plain)
 
 
@@ -68,10 +67,10 @@ def _without_union_echoes(problems: dict[tuple[int | str, ...], Problem]) -> lis
     return list(first.values())
 
 
-def _broken_nodes(node: DictConfig | ListConfig, prefix: str) -> list[Problem]:
+def _broken_nodes(node: Any, prefix: str) -> list[Problem]:
     """Walk every node, used or not: a `???` or a broken reference surfaces now, not in hour three."""
     problems: list[Problem] = []
-    names = list(node.keys()) if isinstance(node, DictConfig) else list(range(len(node)))
+    names: list[Any] = list(node.keys()) if isinstance(node, DictConfig) else list(range(len(node)))
     for name in names:
         key = f"{prefix}{name}"
         if OmegaConf.is_missing(node, name):

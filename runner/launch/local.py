@@ -166,5 +166,3 @@ def _preloaded(config: RunConfig) -> list[str]:
 def host_key(config: RunConfig, offline: bool) -> tuple[Any, ...]:
     """Jobs with the same key can share a host: same device, launcher, threads, caches."""
     return (config.launcher.name, config.launcher.device, start_method(config), config.launcher.omp_num_threads, config.cache_dir, offline)
-
-

@@ -80,7 +80,17 @@ class Watch:
         self._told = False
         self._prediction_read = False
         self._read = _size(run_dir / rundir.LOGS / "rank_0.log")  # what an earlier attempt said is not said again
-        self._progress = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}"), console=console, transient=True, disable=not console.is_terminal)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[loss]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
         self._task = self._progress.add_task("starting", total=None, loss="")
 
     def __enter__(self) -> Watch:
@@ -134,7 +144,13 @@ class Watch:
             self._progress.update(self._task, description=phase, completed=beat.get("done", 0), total=beat.get("of"))
         elif phase == "training":
             loss = beat.get("loss")
-            self._progress.update(self._task, description=f"epoch {beat.get('epoch', 0) + 1}", completed=beat.get("step", 0), total=beat.get("total"), loss=f"loss {loss:.4f}" if loss is not None else "")
+            self._progress.update(
+                self._task,
+                description=f"epoch {beat.get('epoch', 0) + 1}",
+                completed=beat.get("step", 0),
+                total=beat.get("total"),
+                loss=f"loss {loss:.4f}" if loss is not None else "",
+            )
         else:
             self._progress.update(self._task, description=phase, completed=0, total=None)
 

@@ -132,9 +132,14 @@ class Workload:
 class DataLengths(Protocol):
     """Lengths of the tokenised data, where it is at hand (tokens of the longest row of any batch)."""
 
-    longest_source: int
-    longest_target: int
-    description: str
+    @property
+    def longest_source(self) -> int: ...  # noqa: D102
+
+    @property
+    def longest_target(self) -> int: ...  # noqa: D102
+
+    @property
+    def description(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True)

@@ -76,10 +76,7 @@ def train_time_bars(rows: Sequence[Row], colour_of: Callable[[Row], int]) -> Bar
     kept = fit[:MOST_BARS]
     spans = [(row, row.train_seconds.mean, row.train_seconds.half_width or 0.0) for row in kept if row.train_seconds]
     scale = max((mean + half for _, mean, half in spans), default=0.0) or 1.0
-    bars = tuple(
-        Bar(row.label, f"{seconds_text(row.train_seconds)} s", mean / scale, colour_of(row), *_whisker(mean, half, scale))
-        for row, mean, half in spans
-    )
+    bars = tuple(Bar(row.label, f"{seconds_text(row.train_seconds)} s", mean / scale, colour_of(row), *_whisker(mean, half, scale)) for row, mean, half in spans)
     return Bars(bars, _left_out(rows, fit))
 
 
@@ -143,10 +140,7 @@ def phase_stacks(rows: Sequence[Row]) -> list[tuple[str, float, list[Segment]]]:
             stacks.append((row.label, phases))
     names = list(dict.fromkeys(name for _, phases in stacks for name in phases))
     longest = max((sum(phases.values()) for _, phases in stacks), default=1.0) or 1.0
-    return [
-        (label, sum(phases.values()), [Segment(name, seconds, seconds / longest, names.index(name)) for name, seconds in phases.items()])
-        for label, phases in stacks
-    ]
+    return [(label, sum(phases.values()), [Segment(name, seconds, seconds / longest, names.index(name)) for name, seconds in phases.items()]) for label, phases in stacks]
 
 
 def _phases(row: Row) -> dict[str, float]:

@@ -167,10 +167,7 @@ def label_rows(rows: Sequence[Row], shared_batch: bool) -> list[Row]:
 def _extended(labels: list[str], additions: list[str]) -> list[str]:
     """Labels, with the addition where a label is not unique and there is something to add."""
     counts = Counter(labels)
-    return [
-        f"{label}, {addition}" if counts[label] > 1 and addition else label
-        for label, addition in zip(labels, additions, strict=True)
-    ]
+    return [f"{label}, {addition}" if counts[label] > 1 and addition else label for label, addition in zip(labels, additions, strict=True)]
 
 
 def _batch_text(run: Run) -> str:

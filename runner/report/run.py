@@ -76,11 +76,7 @@ class Run:
     def partial_epoch(self) -> bool:
         """Whether an epoch saw under 95 % of the training rows, so that s/epoch means something else."""
         rows = integer(dig(self.raw, "data.train.rows"))
-        seen = [
-            epoch.train_seconds * epoch.train_samples_per_second
-            for epoch in self.epochs
-            if epoch.train_seconds is not None and epoch.train_samples_per_second is not None
-        ]
+        seen = [epoch.train_seconds * epoch.train_samples_per_second for epoch in self.epochs if epoch.train_seconds is not None and epoch.train_samples_per_second is not None]
         return bool(rows) and any(samples < _FULL_EPOCH_SHARE * (rows or 0) for samples in seen)
 
 

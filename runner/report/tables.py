@@ -164,10 +164,7 @@ def _with_speed_ups(rows: Sequence[Row]) -> list[Row]:
     if baseline is None:
         return list(rows)
     before = train_seconds_of(baseline)
-    return [
-        replace(row, is_baseline=True) if row is baseline else replace(row, speed_up=speed_up(before, train_seconds_of(row)))
-        for row in rows
-    ]
+    return [replace(row, is_baseline=True) if row is baseline else replace(row, speed_up=speed_up(before, train_seconds_of(row))) for row in rows]
 
 
 def notes_on(rows: Sequence[Row], kind: Kind) -> tuple[str, ...]:

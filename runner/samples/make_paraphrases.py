@@ -52,9 +52,7 @@ def draw_fact(rng: random.Random) -> Fact:
 
 def draw_other_fact(fact: Fact, rng: random.Random) -> Fact:
     """Draw a fact that differs from `fact` in all four slots."""
-    return Fact(
-        *((value + rng.randrange(1, size)) % size for value, size in zip(fact, SLOT_SIZES, strict=True))
-    )
+    return Fact(*((value + rng.randrange(1, size)) % size for value, size in zip(fact, SLOT_SIZES, strict=True)))
 
 
 def write_sentence(fact: Fact, passive: bool, rng: random.Random) -> str:

@@ -198,7 +198,9 @@ def _step(run: Any) -> Any:
     return norm
 
 
-def _account(run: Any, state: LoopState, part: torch.Tensor, norm: Any, learning_rate: float, seconds: float, total_steps: int, heartbeat: Heartbeat, log: MetricsLog | None) -> None:
+def _account(
+    run: Any, state: LoopState, part: torch.Tensor, norm: Any, learning_rate: float, seconds: float, total_steps: int, heartbeat: Heartbeat, log: MetricsLog | None
+) -> None:
     """Sum the loss; where it is logged, over ranks; watch for losses that are not finite; tell the outside.
 
     On a GPU nothing is read from the device but at logged steps: reading waits for it.

@@ -22,7 +22,7 @@ def prepare_data(run_dir: Path) -> dict[str, Any]:
         recipe = load_recipe(config)
         tokenizer = assets.build_tokenizer(config)
         splits = {name: prepare_split(recipe, tokenizer, name) for name in ("train", "validation", "test")}
-    except Exception as error:  # noqa: BLE001 - it is reported as the run's reason
+    except Exception as error:
         return {"status": "failed", "error": f"{type(error).__name__}: {error}"}
     empty = [f"dataset.{name}: this split gives no row for the model ({'; '.join(split.notes)})" for name, split in splits.items() if split is not None and not len(split)]
     if empty:

@@ -18,7 +18,6 @@ from runner.launch.ops import use_built
 from runner.launch.preload import import_muon
 from runner.schema import RunConfig
 
-
 CHECKSUM_ELEMENTS = 2**22  # summed in float64 at a time: a whole embedding would need gigabytes
 
 

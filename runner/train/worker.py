@@ -116,7 +116,8 @@ def _own_folder(run_dir: Path, accelerator: Any) -> Path:
 
 def _work_by_hand(run: RankRun) -> None:
     """Without a runner nobody else closes the record."""
-    status, reason = "failed", "the rank was ended"
+    status = "failed"
+    reason: str | None = "the rank was ended"
     try:
         _work(run)
         status, reason = "completed", None
@@ -195,7 +196,13 @@ def _opening_facts(run: RankRun, total: int) -> dict[str, Any]:
         "planned_optimizer_steps": total if train is not None else 0,
         "num_parameters": sum(torch.Size(shape).numel() for shape in saving.whole_shapes(run.accelerator.unwrap_model(run.prepared.model)).values()),
         "data": {
-            name: {"rows": len(split), "fingerprint": split.fingerprint, "generated": run.config.dataset.generated, "tokens": int(split.lengths.sum()), "longest_row_tokens": int(split.lengths.max())}
+            name: {
+                "rows": len(split),
+                "fingerprint": split.fingerprint,
+                "generated": run.config.dataset.generated,
+                "tokens": int(split.lengths.sum()),
+                "longest_row_tokens": int(split.lengths.max()),
+            }
             for name, split in [("train", train), *run.evaluated.items()]
             if split is not None
         },
@@ -342,9 +349,13 @@ def _evaluate_only(run: RankRun) -> None:
         results[name] = {"metrics": found.metrics, "rows": found.rows, "scored": found.scored, "eval_seconds": run.clock.read() - began}
     peaks = gather_objects(run.accelerator, peak_memory_bytes(run.accelerator.device.type))
     if run.record is not None:
-        first = results.get("validation") or next(iter(results.values()), {"metrics": {}})
+        first: dict[str, Any] = results.get("validation") or next(iter(results.values()), {"metrics": {}})
         run.record.update(
-            evaluations=results, metrics=first["metrics"], optimizer_steps=0, peak_memory_bytes=peaks, phases=run.clock.phases(run.elapsed()),
+            evaluations=results,
+            metrics=first["metrics"],
+            optimizer_steps=0,
+            peak_memory_bytes=peaks,
+            phases=run.clock.phases(run.elapsed()),
             artifacts={**run.record.data.get("artifacts", {}), "predictions": "predictions"},
         )
 

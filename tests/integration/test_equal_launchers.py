@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 OWNERS = ("deepspeed", "client")
-PLAIN = ("train.max_steps=50", "train.micro_batch_size=8", "scheduler.warmup_steps=0", "dataset.max_train_rows=1000", "dataset.max_validation_rows=16", "train.log_every=1", "train.save_model=false")
+PLAIN = (
+    "train.max_steps=50",
+    "train.micro_batch_size=8",
+    "scheduler.warmup_steps=0",
+    "dataset.max_train_rows=1000",
+    "dataset.max_validation_rows=16",
+    "train.log_every=1",
+    "train.save_model=false",
+)
 ACCUMULATED = ("train.gradient_accumulation_steps=3", "train.micro_batch_size=4", "scheduler.warmup_steps=10", "train.epochs=2", "dataset.max_train_rows=604")
 SETTINGS = {"plain": PLAIN, "accumulated": (*PLAIN[:1], *PLAIN[4:], *ACCUMULATED)}
 

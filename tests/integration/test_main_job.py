@@ -191,7 +191,9 @@ def test_zero_3_saves_whole_weights(real_run, tmp_path: Path):
     """F33: with every tensor partitioned, the export has the model's shapes and scores the same in a fresh run."""
     result = real_run(*files("cls_train.csv"), "zero_stage=3", "zero.stage3_param_persistence_threshold=0", *SHORT, run_dir=tmp_path / "run")
     assert result.returncode == 0, result.text
-    again = real_run(*files("cls_train.csv"), "mode=evaluate", "launcher=ddp", f"model.path={tmp_path}/run/model", "model.init=pretrained", "model.tokenizer=null", run_dir=tmp_path / "again")
+    again = real_run(
+        *files("cls_train.csv"), "mode=evaluate", "launcher=ddp", f"model.path={tmp_path}/run/model", "model.init=pretrained", "model.tokenizer=null", run_dir=tmp_path / "again"
+    )
     assert again.returncode == 0, again.text
     assert (tmp_path / "again/predictions/validation.jsonl").read_text() == (tmp_path / "run/predictions/validation.jsonl").read_text()
 
@@ -244,7 +246,13 @@ def test_real_mrpc_passes_the_gate(run_cli):
         pytest.skip("RUNNER_TEST_MINILM names no folder with all-MiniLM-L6-v2")
     mrpc = SHARED / "data" / "mrpc"
     result = run_cli(
-        "dataset=files", f"dataset.train={mrpc}/train.jsonl", f"dataset.validation={mrpc}/validation.jsonl", "model=minilm", f"model.path={shlex.quote(folder)}", "precision=bf16", timeout=1500
+        "dataset=files",
+        f"dataset.train={mrpc}/train.jsonl",
+        f"dataset.validation={mrpc}/validation.jsonl",
+        "model=minilm",
+        f"model.path={shlex.quote(folder)}",
+        "precision=bf16",
+        timeout=1500,
     )
     assert result.returncode == 0, result.text
     assert result.record["metrics"]["accuracy"] >= 0.74

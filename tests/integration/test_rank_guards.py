@@ -54,9 +54,20 @@ def test_foreign_environment_and_default_config_change_nothing(tmp_path: Path, r
     """F17: another project's accelerate file and variables are left out, and the file is named."""
     home = tmp_path / "hf"
     (home / "accelerate").mkdir(parents=True)
-    (home / "accelerate" / "default_config.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: fp16\nnum_processes: 5\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\n")
+    (home / "accelerate" / "default_config.yaml").write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: fp16\nnum_processes: 5\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\n"
+    )
     foreign = {"HF_HOME": str(home), "ACCELERATE_MIXED_PRECISION": "fp16", "ACCELERATE_USE_FSDP": "true", "RANK": "7", "MASTER_PORT": "1"}
-    done = run_cli("launcher=ddp", "launcher.num_processes=1", "precision=fp32", "train.max_steps=2", "dataset.max_train_rows=64", "dataset.max_validation_rows=8", "train.save_model=false", env=foreign)
+    done = run_cli(
+        "launcher=ddp",
+        "launcher.num_processes=1",
+        "precision=fp32",
+        "train.max_steps=2",
+        "dataset.max_train_rows=64",
+        "dataset.max_validation_rows=8",
+        "train.save_model=false",
+        env=foreign,
+    )
     assert done.returncode == 0, done.text
     assert f"ignored: {home}/accelerate/default_config.yaml" in done.text
     observed = done.record["observed"]

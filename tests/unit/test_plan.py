@@ -48,7 +48,9 @@ def test_accumulation_follows_from_a_global_batch(monkeypatch):
     assert resolved.train.gradient_accumulation_steps == 4
 
 
-@pytest.mark.parametrize(("launcher", "stage", "offload", "expected"), [("ddp", 0, "none", "DDP"), ("deepspeed", 2, "none", "ZeRO-2"), ("deepspeed", 3, "cpu", "ZeRO-3 + CPU offload")])
+@pytest.mark.parametrize(
+    ("launcher", "stage", "offload", "expected"), [("ddp", 0, "none", "DDP"), ("deepspeed", 2, "none", "ZeRO-2"), ("deepspeed", 3, "cpu", "ZeRO-3 + CPU offload")]
+)
 def test_method_names(launcher, stage, offload, expected):
     made = config()
     made.launcher.name, made.zero.stage = launcher, stage

@@ -128,7 +128,7 @@ def test_run_folders_are_found_in_trees_sweeps_and_by_name(tmp_path: Path) -> No
     write_run(tmp_path / ".hidden", record())
     assert find_run_folders([tmp_path]) == [second, first]
     assert find_run_folders([first, tmp_path / "outputs", first / "record.json"]) == [first]
-    with pytest.raises(NoSuchFolder, match="no such folder: .*nothing"):
+    with pytest.raises(NoSuchFolder, match=r"no such folder: .*nothing"):
         find_run_folders([tmp_path / "nothing"])
 
 
