@@ -73,7 +73,14 @@ def _in_order(items: list[dict[str, Any]], order: list[str], key: str) -> list[d
 
 
 def _circumstances(seconds: float, options: argparse.Namespace) -> dict[str, Any]:
-    return {"measured_at": record.now(), "seconds": seconds, "only": options.only, "versions": provenance.versions(), "code": provenance.code(), "hardware": machine.description("all")}
+    return {
+        "measured_at": record.now(),
+        "seconds": seconds,
+        "only": options.only,
+        "versions": provenance.versions(),
+        "code": provenance.code(),
+        "hardware": machine.description("all"),
+    }
 
 
 def markdown(results: dict[str, Any]) -> str:
@@ -83,7 +90,9 @@ def markdown(results: dict[str, Any]) -> str:
         "# Speed and memory, measured",
         "",
         f"`python -m benchmarks` (`make bench`), {results['measured_at']}, commit {str(results['code']['git_commit'])[:10]}, {results['seconds'] / 60:.0f} minutes for what was measured last.",
-        f"Machine: {hardware['cpu']}, {hardware['cpu_cores']} cores. " + ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "transformers", "accelerate", "deepspeed") if name in versions) + ".",
+        f"Machine: {hardware['cpu']}, {hardware['cpu_cores']} cores. "
+        + ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "transformers", "accelerate", "deepspeed") if name in versions)
+        + ".",
         "Medians; ± is the largest distance from the median. Ratios are those of medians, runner ÷ baseline, taken alternately in one run.",
         "",
         markdown_table(results["figures"]),

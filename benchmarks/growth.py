@@ -41,10 +41,26 @@ def by_rows(bench: Bench) -> Series:
         answer = bench.work / "prepared.json"
         bench.run([sys.executable, "-m", "benchmarks.prepare_rows", str(path), str(bench.work / f"prepared_{time.monotonic_ns()}"), str(answer)])
         found = json.loads(answer.read_text())
-        rows.append({"rows": count, "s": found["seconds"], "rows/s": count / found["seconds"], "own memory MiB": found["own_memory_bytes"] / 2**20, "second start s": found["again_seconds"]})
+        rows.append(
+            {
+                "rows": count,
+                "s": found["seconds"],
+                "rows/s": count / found["seconds"],
+                "own memory MiB": found["own_memory_bytes"] / 2**20,
+                "second start s": found["again_seconds"],
+            }
+        )
         if count >= 1_000_000:
             path.unlink()
-    return {"name": "rows", "what": "Data preparation (tokenise, write, map), against rows", "rows": rows, "notes": ["Own memory: largest growth of anonymous resident memory while preparing; mapped files are left out.", "The second start hashes the data file and maps the features."]}
+    return {
+        "name": "rows",
+        "what": "Data preparation (tokenise, write, map), against rows",
+        "rows": rows,
+        "notes": [
+            "Own memory: largest growth of anonymous resident memory while preparing; mapped files are left out.",
+            "The second start hashes the data file and maps the features.",
+        ],
+    }
 
 
 def by_records(bench: Bench) -> Series:
@@ -68,7 +84,12 @@ def by_cells(bench: Bench) -> Series:
         wall = time.monotonic() - began
         inside = sum(record["wall_seconds"] for record in records)
         rows.append({"cells": count, "whole sweep s": wall, "s a cell": wall / count, "outside the runs s": wall - inside, "outside, a cell s": (wall - inside) / count})
-    return {"name": "cells", "what": "A sweep of runs of one optimizer step, against cells", "rows": rows, "notes": [f"One run at a time, as typed: {runner_command('-m')[-3:]}".replace("'", "").replace(",", "")]}
+    return {
+        "name": "cells",
+        "what": "A sweep of runs of one optimizer step, against cells",
+        "rows": rows,
+        "notes": [f"One run at a time, as typed: {runner_command('-m')[-3:]}".replace("'", "").replace(",", "")],
+    }
 
 
 PARTS = {"ranks": by_ranks, "rows": by_rows, "records": by_records, "cells": by_cells}

@@ -77,10 +77,11 @@ def table_row(figure: dict[str, Any]) -> list[str]:
 
 
 def _number(value: float, unit: str, around: list[float] | None) -> str:
-    text = f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+    text = f"{value:,.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
+    text = text.strip()
     if around and around[0] != around[1] and value:
         text += f" ± {max(around[1] - value, value - around[0]) / value:.0%}"
-    return f"{text} {unit}"
+    return text
 
 
 def markdown_table(figures: list[dict[str, Any]]) -> str:

@@ -55,7 +55,18 @@ def sweep(bench: Bench, pairs: Pairs, cells: int, *more: str) -> list[dict[str, 
     folder = bench.work / "sweeps" / f"{cells}-{len(list(bench.work.glob('sweeps/*')))}"
     seeds = ",".join(str(seed) for seed in range(1, cells + 1))
     # Every cell is run: one that an earlier benchmark has completed would be skipped.
-    bench.run(runner_command("-m", *pairs.runner(), f"train.seed={seeds}", f"train.max_steps={FEW_STEPS}", "sweep.rerun=all", f"launcher.omp_num_threads={bench.threads}", *more, f'hydra.sweep.dir="{folder}"'))
+    bench.run(
+        runner_command(
+            "-m",
+            *pairs.runner(),
+            f"train.seed={seeds}",
+            f"train.max_steps={FEW_STEPS}",
+            "sweep.rerun=all",
+            f"launcher.omp_num_threads={bench.threads}",
+            *more,
+            f'hydra.sweep.dir="{folder}"',
+        )
+    )
     records = [json.loads(path.read_text()) for path in folder.rglob("record.json")]
     return sorted(records, key=lambda record: record["runner"]["started_monotonic"])
 

@@ -35,7 +35,9 @@ def training(bench: Bench) -> list[Figure]:
             values[1].append(other)
     commands = [typed(runner_command(*ours)), typed(["DS_ACCELERATOR=cpu", *launch_command(bench.ranks), "benchmarks/baseline/classification.py", *theirs])]
     return [
-        Figure("training", f"training, {pairs.name}, 2 ranks, ZeRO-2", "samples/s", *rates, 1.3, more_is_better=True, part="training", commands=commands, notes=_notes(pairs, accuracy)),
+        Figure(
+            "training", f"training, {pairs.name}, 2 ranks, ZeRO-2", "samples/s", *rates, 1.3, more_is_better=True, part="training", commands=commands, notes=_notes(pairs, accuracy)
+        ),
         Figure("accuracy", "validation accuracy after that epoch", "", *accuracy, part="training", notes=["Seeds differ between rounds; the range shows the noise."]),
         Figure("memory", f"peak resident memory of the largest rank, {pairs.name}", "MiB", *memory, 1.0, part="training"),
     ]
@@ -62,5 +64,16 @@ def loop(bench: Bench) -> list[Figure]:
         launch[launch.index("--config_file") + 1] = str(folder / "accelerate.yaml")
         bench.run([*launch, "-m", "benchmarks.loop_rank", str(folder), str(answer), str(bench.rounds(rounds))], DS_ACCELERATOR="cpu", OMP_NUM_THREADS=str(bench.threads))
         found = json.loads(answer.read_text())
-        figures.append(Figure(name, f"the loop against the bare loop, {pairs.name}", "ms/step", found["loop"], found["bare"], 1.01, part="loop", notes=["Both read the same collated batches in the same order, alternately, in the same ranks."]))
+        figures.append(
+            Figure(
+                name,
+                f"the loop against the bare loop, {pairs.name}",
+                "ms/step",
+                found["loop"],
+                found["bare"],
+                1.01,
+                part="loop",
+                notes=["Both read the same collated batches in the same order, alternately, in the same ranks."],
+            )
+        )
     return figures

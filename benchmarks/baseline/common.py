@@ -61,4 +61,7 @@ class Figures:
         peaks = self.accelerator.gather(peak).tolist()
         if self.accelerator.is_main_process:
             with open(self.path, "w") as file:
-                json.dump({**self.values, **more, "peak_memory_bytes": peaks, "world_size": self.accelerator.num_processes, "launcher": str(self.accelerator.distributed_type.value)}, file)
+                json.dump(
+                    {**self.values, **more, "peak_memory_bytes": peaks, "world_size": self.accelerator.num_processes, "launcher": str(self.accelerator.distributed_type.value)},
+                    file,
+                )
