@@ -133,6 +133,10 @@ def _hub_source(dataset: DatasetConfig, split: str) -> _Source:
 def _fingerprint(recipe: Recipe, tokenizer: Any, rows: str, limit: int | None) -> str:
     """Everything that decides the features."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        # The last call's settings stay in it; each call sets its own, and what decides them is in the options.
+        backend.no_truncation()
+        backend.no_padding()
     vocabulary = backend.to_str() if backend is not None else repr(sorted(tokenizer.get_vocab().items()))
     parts = {
         "runner": __version__,
