@@ -13,7 +13,7 @@ from runner.report.reading import dig, flatten, integer, mapping, text
 from runner.report.run import Run
 
 # Keys that do not change what is computed, or that tell repeats of one cell apart.
-_NOT_COMPARED = ("train.seed", "note", "cache_dir", "launcher.main_process_port", "sweep.", "fit.")
+_NOT_COMPARED = ("train.seed", "note", "cache_dir", "dataset.rows.", "launcher.main_process_port", "sweep.", "fit.")
 # Keys whose effect a row shows already in its method and batch columns.
 _SHOWN_IN_COLUMNS = (
     "launcher.name", "zero.", "offload.", "train.micro_batch_size", "train.global_batch_size",
