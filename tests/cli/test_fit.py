@@ -21,7 +21,7 @@ def ledger_of(cwd: Path) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.parametrize(("launcher", "budget"), [("launcher=ddp", 640), ("zero_stage=2", 700)])
+@pytest.mark.parametrize(("launcher", "budget"), [("launcher=ddp", 640), pytest.param("zero_stage=2", 700, marks=pytest.mark.soak)])
 def test_largest_micro_batch_within_resident_memory(tmp_path: Path, launcher: str, budget: int) -> None:
     """b ran within the budget; at most b + max(1, 10 %) exceeded it in a real process that was ended for it."""
     found = sweep(tmp_path, "fit", launcher, f"fit.memory_budget={budget}MiB", "fit.name=here", *QUICK)
@@ -47,6 +47,7 @@ def test_largest_micro_batch_within_resident_memory(tmp_path: Path, launcher: st
     assert f"micro_batch_size: {best['micro_batch_size']}\n" in (tmp_path / "rendered" / "config.yaml").read_text()
 
 
+@pytest.mark.soak  # a dozen trials in fresh processes
 def test_ladder_finds_the_same_run_in_less_memory(tmp_path: Path, real_run: Any) -> None:
     """512 rows a step do not fit as 256 × 1; what the ladder finds runs within the budget with the same losses."""
     evaluated = ("dataset.max_validation_rows=32", "train.eval_micro_batch_size=16")
@@ -146,6 +147,7 @@ def test_a_run_refuses_keys_of_fit(tmp_path: Path) -> None:
     assert "fit.steps: this would change nothing" in found.stderr
 
 
+@pytest.mark.soak
 def test_ctrl_c_ends_the_search(tmp_path: Path) -> None:
     import signal
 

@@ -116,6 +116,7 @@ def test_nothing_leaks_from_cell_to_cell(tmp_path: Path, real_run: Any) -> None:
     assert [json.loads(line)["loss"] for line in log] == [step["loss"] for step in alone.steps]
 
 
+@pytest.mark.soak  # ten cells, stopped twice
 def test_prepared_comparison_survives_ctrl_c_and_kill(tmp_path: Path) -> None:
     """`+sweep=ddp_vs_zero` stopped twice and typed again runs only what is missing, and gives both tables."""
     # The search is capped at 6 rows, so that each takes one trial.

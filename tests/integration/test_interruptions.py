@@ -127,6 +127,7 @@ def test_a_full_disk_costs_a_checkpoint_not_the_run(small_disk: Path, real_run: 
     assert numbers(resumed) == numbers(whole)
 
 
+@pytest.mark.soak
 def test_runs_started_at_the_same_moment_all_complete(tmp_path: Path) -> None:
     """Own ports, own folders though no folder was named, one shared cache; no home to write to; tokens found nowhere."""
     hub = tmp_path / "hub"

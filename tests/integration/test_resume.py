@@ -30,7 +30,7 @@ def whole(real_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run
 
 
-@pytest.mark.parametrize("launcher", ["ddp", "zero0", "zero1", "zero2", "zero3", "zero3_offload"])
+@pytest.mark.parametrize("launcher", ["ddp", "zero2", "zero3", *(pytest.param(name, marks=pytest.mark.soak) for name in ("zero0", "zero1", "zero3_offload"))])
 def test_a_resumed_run_is_bit_equal_to_the_uninterrupted_one(launcher: str, whole: Any, real_run: Any, tmp_path: Path) -> None:
     failed = real_run(*LAUNCHERS[launcher], *SHORT, *EVERY_3, run_dir=tmp_path / "run", environment=FAILS_IN_STEP_11)
     assert failed.returncode == 1
@@ -70,7 +70,7 @@ def test_a_missing_shard_is_named_and_without_a_whole_checkpoint_the_run_begins_
     assert numbers(resumed) == numbers(whole("zero2"))
 
 
-@pytest.mark.parametrize("launcher", ["ddp", "zero2", "zero3"])
+@pytest.mark.parametrize("launcher", ["ddp", "zero3", pytest.param("zero2", marks=pytest.mark.soak)])
 def test_another_number_of_ranks_keeps_the_rows_of_every_step(launcher: str, real_run: Any, tmp_path: Path) -> None:
     """Case F46: two ranks, then one. Without dropout the losses differ by rounding only."""
     no_dropout = (*SHORT, "model.config.hidden_dropout_prob=0.0", "model.config.attention_probs_dropout_prob=0.0")

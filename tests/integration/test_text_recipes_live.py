@@ -142,7 +142,7 @@ def test_every_architecture_trains_and_generates_partitioned(model: str, real_ru
 
 
 @needs_shared(SHARED / "data/mudoconv_sample")
-@pytest.mark.parametrize(("ranks", "train"), [(1, False), (3, False), pytest.param(2, True, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("ranks", "train"), [(3, False), pytest.param(1, False, marks=pytest.mark.soak), pytest.param(2, True, marks=pytest.mark.soak)])
 def test_689_rows_in_order_none_twice(ranks: int, train: bool, real_run: Any, tmp_path: Path) -> None:
     data = SHARED / "data/mudoconv_sample"
     files = ("dataset=files", f"dataset.train={data}/train.jsonl", f"dataset.validation={data}/validation.jsonl")
