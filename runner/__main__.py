@@ -7,6 +7,7 @@ python -m runner VERB [...]             see --help
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import sys
@@ -44,7 +45,8 @@ def main() -> int:
     """Run the verb that was typed; returns the exit status."""
     arguments = sys.argv[1:]
     if any(argument in ("-h", "--help") for argument in arguments[:1]):
-        print(HELP + _groups())
+        with contextlib.suppress(BrokenPipeError):
+            print(HELP + _groups(), flush=True)
         return 0
     if arguments and arguments[0] == "--version":
         from runner import __version__
@@ -52,6 +54,9 @@ def main() -> int:
         print(__version__)
         return 0
     verb = arguments.pop(0) if arguments and arguments[0] in VERBS else "run"
+    flags = [argument for argument in arguments if verb == "run" and argument.startswith("-") and argument not in ("-m", "--multirun")]
+    if flags:
+        return _unknown_flag(flags[0])
     unknown = [argument for argument in arguments[:1] if verb == "run" and argument.isidentifier()]
     if unknown:
         return _unknown_verb(unknown[0])
@@ -76,6 +81,15 @@ def _guarded(verb: str, arguments: list[str]) -> int:
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _unknown_flag(flag: str) -> int:
+    """Hydra's own flags have verbs here."""
+    hints = {"--cfg": "render", "-c": "render", "--resolve": "render", "--info": "doctor", "-i": "doctor"}
+    verb = hints.get(flag.partition("=")[0])
+    hint = f"`python -m runner {verb}` shows that" if verb else "flags are -m, --help and --version; see `python -m runner --help`"
+    print(f"error: {flag}: there is no such flag; {hint}", file=sys.stderr)
+    return 2
 
 
 def _unknown_verb(word: str) -> int:

@@ -165,6 +165,7 @@ def adopt(config: RunConfig, explicit: frozenset[str]) -> tuple[dict[str, Any] |
     if config.launcher.config_file is None or config.launcher.name != "deepspeed":
         return None, []
     content = _read(Path(config.launcher.config_file).expanduser())
+    stop_on_wrong_shapes(content)
     content, problems = _typed(content)
     problems += _unknown_keys(content)
     for path, key in ADOPTED.items():
@@ -185,6 +186,29 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise RequestError(Problem("launcher.config_file", path, "is no JSON object", "mend the file"))
     return content
+
+
+def stop_on_wrong_shapes(content: dict[str, Any]) -> None:
+    """Blocks must be objects.
+
+    Raises:
+        RequestError: naming every one that is something else.
+    """
+    blocks = (
+        "zero_optimization",
+        "optimizer",
+        "scheduler",
+        "bf16",
+        "fp16",
+        "aio",
+        "optimizer.params",
+        "scheduler.params",
+        "zero_optimization.offload_optimizer",
+        "zero_optimization.offload_param",
+    )
+    wrong = [(name, value) for name in blocks if (value := _get(content, name)) is not None and not isinstance(value, dict)]
+    if wrong:
+        raise RequestError([Problem(name, value, "this is a block of keys in a DeepSpeed JSON, not a value", "mend launcher.config_file") for name, value in wrong])
 
 
 def _typed(content: dict[str, Any], prefix: str = "") -> tuple[dict[str, Any], list[Problem]]:

@@ -28,10 +28,10 @@ from runner.preflight.devices import check_devices, check_precision
 from runner.preflight.nvme import check_nvme
 from runner.preflight.software import check_software
 from runner.recipe import load_recipe
-from runner.record import FILE, Record, now, write_atomically
+from runner.record import FILE, METRICS_FILE, Record, now, write_atomically
 from runner.report.liveness import runner_liveness
 from runner.schema import RunConfig
-from runner.train.progress import read_heartbeats
+from runner.train.progress import HEARTBEATS, read_heartbeats
 
 RECENT_SECONDS = 120.0  # a sign of life on another machine younger than this means that the run goes on there
 SURVIVORS_SECONDS = 10.0
@@ -233,7 +233,14 @@ def _close_killed(run_dir: Path, data: dict[str, Any]) -> None:
     attempts = data.setdefault("attempts", [])
     if not attempts or attempts[-1].get("status") != "running":
         return
-    ended = (run_dir / FILE).stat().st_mtime
+    # Its last word, wherever it was written: the record may be as old as the last epoch.
+    written = [run_dir / FILE, run_dir / METRICS_FILE, *(run_dir / HEARTBEATS).glob("*"), *(run_dir / folders.CHECKPOINTS).glob("*/*")]
+    ended = max(path.stat().st_mtime for path in written if path.exists())
     seconds = sum(data.get("phases", {}).values()) - sum(attempt.get("wall_seconds") or 0.0 for attempt in attempts[:-1])
     text = datetime.fromtimestamp(ended, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    attempts[-1].update(status="failed", reason="the runner was killed", ended_at=text, wall_seconds=max(0.0, seconds))
+    attempts[-1].update(status="failed", reason="the runner was killed", ended_at=text, wall_seconds=max(0.0, seconds, _lived_seconds(attempts[-1], text)))
+
+
+def _lived_seconds(attempt: dict[str, Any], ended: str) -> float:
+    """Seconds from an attempt's start to an ISO 8601 time."""
+    return (datetime.fromisoformat(ended) - datetime.fromisoformat(attempt["started_at"])).total_seconds()

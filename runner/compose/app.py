@@ -7,24 +7,27 @@ search path), what stands in a user's way is not (integers as choices, traceback
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from runner import places
+from runner.catalogue import option_files
 from runner.compose import overrides as typed_overrides
 from runner.compose.typed import is_key, key_names, to_run_config
 from runner.errors import Problem, RequestError
 from runner.schema import RunConfig
 
+_PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 DEFAULTS_NODE = "runner_defaults"
 
 
@@ -129,7 +132,7 @@ def _hydra_compose(ready: list[str]) -> DictConfig:
         return compose("config", overrides=ready, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise RequestError(_hydra_problem(error)) from None
-    except YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RequestError(Problem("configuration", None, "a YAML file cannot be read: " + " ".join(str(error).split()), "mend the file")) from None
 
 
@@ -137,6 +140,30 @@ def _hydra_problem(error: Exception) -> Problem:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     cause = f" ({str(error.__cause__).splitlines()[0]})" if error.__cause__ and str(error.__cause__) else ""
     return Problem("configuration", None, " ".join(lines[:3]) + cause, "")
+
+
+def marked_missing(chosen: dict[str, str]) -> list[str]:
+    """Keys that the chosen options mark with `???`.
+
+    Merging lets the mark disappear behind the schema's default, so the files are asked.
+    """
+    keys: list[str] = []
+    for group, option in chosen.items():
+        path = option_files(group).get(option)
+        text = path.read_text(encoding="utf-8") if path is not None else ""
+        if path is None or "???" not in text:
+            continue
+        package = _PACKAGE.search(text)
+        prefix = "" if package and package[1] == "_global_" else f"{package[1] if package else group}."
+        keys += [f"{prefix}{key}" for key in sorted(OmegaConf.missing_keys(OmegaConf.create(_without_references(yaml.safe_load(text)))))]
+    return keys
+
+
+def _without_references(node: Any) -> Any:
+    """A tree whose `${…}` are left out: OmegaConf's own search for missing keys dies on the first broken one."""
+    if isinstance(node, dict):
+        return {key: _without_references(value) for key, value in node.items() if key != "defaults"}
+    return None if isinstance(node, str) and "${" in node else node
 
 
 def from_tree(tree: DictConfig, arguments: list[str]) -> Composed:
@@ -150,6 +177,6 @@ def from_tree(tree: DictConfig, arguments: list[str]) -> Composed:
     chosen = {str(group): str(option) for group, option in hydra.runtime.choices.items() if "/" not in str(group)}
     with open_dict(tree):
         del tree["hydra"]
-    config = to_run_config(tree)
     names = frozenset(item.key_or_group for item in typed_overrides.parse_overrides(arguments))
+    config = to_run_config(tree, [key for key in marked_missing(chosen) if key not in names])
     return Composed(config=config, overrides=list(arguments), run_dir=run_dir, choices=chosen, explicit=names)

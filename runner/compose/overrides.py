@@ -23,6 +23,7 @@ SET_BY_GROUP = {
     **{f"{group}.name": group for group in ("model", "dataset", "recipe", "precision", "optimizer", "scheduler", "offload", "launcher")},
     "zero.stage": "zero_stage",
 }
+ADDED_GROUPS = ("method", "sweep", "fitted")  # groups outside the defaults list
 # What people call a key elsewhere → its name here.
 ALIASES = {
     "learning_rate": "optimizer.lr",
@@ -119,16 +120,29 @@ def check_names(overrides: list[Override], groups: dict[str, list[str]], is_key:
         is_key: whether a dotted name is a key a run may set.
         keys: all such names, for suggestions.
     """
-    problems = []
+    problems = _two_ways_to_say_one_thing(overrides)
     for override in overrides:
         name = override.key_or_group
-        if name in groups:
+        if override.is_delete():
+            problems.append(Problem(override.input_line or name, None, "nothing can be taken out of a run", f"use {name}=null for a key, {name}=OPTION for a group"))
+        elif name in ADDED_GROUPS and not override.is_add() and not override.is_force_add():
+            problems.append(Problem(name, (override.input_line or "").partition("=")[2], "this group is not part of every run", f"type +{override.input_line}"))
+        elif name in groups:
             problems += _unknown_options(override, groups[name])
         elif name in SET_BY_GROUP:
             problems.append(_group_as_key(override))
         elif not (name.startswith("hydra") or is_key(name)):
             problems.append(_unknown_key(override, groups, keys))
     return problems
+
+
+def _two_ways_to_say_one_thing(overrides: list[Override]) -> list[Problem]:
+    """`+method=` chooses launcher and ZeRO stage; typing one of these as well would silently win over it."""
+    typed = {override.key_or_group: override.input_line or "" for override in overrides}
+    if "method" not in typed:
+        return []
+    twins = [name for name in ("launcher", "zero_stage") if name in typed]
+    return [Problem(name, typed[name].partition("=")[2], f"{typed['method']} chooses it too", f"leave one of them out: {typed[name]} or {typed['method']}") for name in twins]
 
 
 def _unknown_options(override: Override, options: list[str]) -> list[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -33,13 +34,16 @@ def is_key(name: str) -> bool:
 _KEYS = set(key_names())
 
 
-def to_run_config(tree: DictConfig) -> RunConfig:
+def to_run_config(tree: DictConfig, unset: Collection[str] = ()) -> RunConfig:
     """Resolve and validate the whole tree.
+
+    Args:
+        unset: keys that a chosen option marks with `???` and nobody gave a value.
 
     Raises:
         RequestError: listing every missing value, unresolvable reference, unknown key, wrong type and value out of range.
     """
-    problems = _broken_nodes(tree, "")
+    problems = [Problem(key, "???", "this value must be given", f"add {key}=VALUE") for key in unset] + _broken_nodes(tree, "")
     if problems:
         raise RequestError(problems)
     plain: Any = OmegaConf.to_container(tree, resolve=True)
@@ -123,7 +127,8 @@ def _allowed(key: str) -> str:
     literals = [str(arg) for arg in get_args(field.annotation) if isinstance(arg, str)]
     if literals:
         return f"use {key}={literals[0]}" + (f" (or {', '.join(literals[1:])})" if literals[1:] else "")
-    return f"for example {key}={field.default}" if field.default not in (None, {}, []) else f"{field.description}"
+    example = "[" + ",".join(map(str, field.default)) + "]" if isinstance(field.default, tuple) else field.default
+    return f"for example {key}={example}" if field.default not in (None, {}, []) else f"{field.description}"
 
 
 def field_of(key: str) -> Any:

@@ -30,15 +30,24 @@ def read_rows(path: Path) -> Iterator[Row]:
         raise UnreadableFile(f"{path}: the ending {path.suffix or '(none)'} is not one of {', '.join(FORMATS)}")
     try:
         yield from reader(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableFile(f"{path}: {error}") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UnreadableFile(f"{path}: {_why(error)}") from None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"is not UTF-8 (byte {error.start}); save it as UTF-8"
+    return str(error)
 
 
 def header(path: Path) -> list[str]:
     """Column names as they stand in the file, blanks and all; from the first row where there is no header."""
     if path.suffix.lower() in (".csv", ".tsv"):
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            return next(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","), [])
+        try:
+            with open(path, newline="", encoding="utf-8-sig") as file:
+                return next(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","), [])
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise UnreadableFile(f"{path}: {_why(error)}") from None
     return list(next(read_rows(path), {}))
 
 

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 
 HIDDEN = -1  # GLUE's mark for a label that is not published
+
+
+PLAIN_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")  # "01" is a name: it must not meet "1"
+
+
+def _number(text: str) -> int | float:
+    number = float(text)
+    return int(number) if number.is_integer() else number
 
 
 def as_label(value: object) -> object:
@@ -16,11 +25,7 @@ def as_label(value: object) -> object:
         return int(value)
     if isinstance(value, str):
         text = value.strip()
-        try:
-            number = float(text)
-        except ValueError:
-            return text
-        return int(number) if number.is_integer() else number
+        return _number(text) if PLAIN_NUMBER.fullmatch(text) else text
     return value
 
 

@@ -17,7 +17,7 @@ from runner.preflight.data import check_data
 from runner.preflight.devices import check_devices, check_precision
 from runner.preflight.idle import idle_keys
 from runner.preflight.nvme import check_nvme
-from runner.preflight.places import check_places
+from runner.preflight.places import check_places, occupied
 from runner.preflight.software import check_software
 from runner.recipe import Recipe, load_recipe
 from runner.resolve import resolve_machine, resolve_owners
@@ -60,6 +60,8 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     recipe = _recipe(config, problems)
     problems += check_data(config, recipe)  # counts the rows that others ask for
     problems += contradictions(config, recipe) + idle_keys(config) + here(check_software(config, recipe, json_file))
+    if not starting:
+        problems += occupied(composed.run_dir)  # rendering, too, must not overwrite a run's files
     if starting:
         problems += check_assets(config) + check_places(config, composed.run_dir) + check_nvme(config) + ignored_files()
     total = known_total_steps(config, recipe)

@@ -60,11 +60,11 @@ def locations(config: RunConfig) -> list[Location]:
 
 def check_places(config: RunConfig, run_dir: Path) -> list[Problem]:
     """Problems of the run folder and of the caches."""
-    occupied = _occupied(run_dir)
-    return occupied if occupied else _unwritable(config, run_dir) or _room(config, run_dir) + _little_free(config, run_dir)
+    return occupied(run_dir) or _unwritable(config, run_dir) or _room(config, run_dir) + _little_free(config, run_dir)
 
 
-def _occupied(run_dir: Path) -> list[Problem]:
+def occupied(run_dir: Path) -> list[Problem]:
+    """Whether the run folder holds another run, or files that are no run's."""
     problem: Callable[[str, str], Problem] = partial(Problem, "hydra.run.dir", run_dir)
     if (run_dir / FILE).exists():
         return [problem("another run's record lies there", f"choose another folder, or go on with it: python -m runner resume '{run_dir}'")]

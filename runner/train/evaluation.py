@@ -85,8 +85,15 @@ def _score(run: Any, split: PreparedSplit, name: str, everyone: list[list[tuple[
     references = split.column("reference")
     pairs = [(p, r) for p, r in zip(predictions, references, strict=True) if r is not None] if references else [(p, None) for p in predictions]
     metrics = run.recipe.score([p for p, _ in pairs], [r for _, r in pairs]) if pairs else {}
-    _write_predictions(run.run_dir / "predictions" / f"{name}.jsonl", run.recipe.samples(predictions), references, split.column("text"))
+    _write_predictions(run.run_dir / "predictions" / f"{name}.jsonl", run.recipe.samples(predictions), _readable(run.recipe, references), split.column("text"))
     return Evaluation(metrics={key: float(value) for key, value in metrics.items()}, rows=len(predictions), scored=len(pairs))
+
+
+def _readable(recipe: Any, references: list[Any]) -> list[Any]:
+    """Class ids as the names that predictions are written with; other references as they are."""
+    if recipe.label_column is None:
+        return references
+    return [None if reference is None else recipe.samples([reference])[0] for reference in references]
 
 
 def _write_predictions(path: Path, predictions: list[Any], references: list[Any], texts: list[Any]) -> None:

@@ -10,9 +10,7 @@ from runner.errors import EXIT_COMPLETED
 
 def main(arguments: Sequence[str]) -> int:
     """Print all keys, or those whose name or meaning holds the text."""
-    for key in key_names():
-        field = field_of(key)
-        line = f"{key}={field.default}: {field.description}"
-        if not arguments or any(text.lower() in line.lower() for text in arguments):
-            print(line)
+    lines = [f"{key}={field_of(key).default}: {field_of(key).description}" for key in key_names()]
+    found = [line for line in lines if not arguments or any(text.lower() in line.lower() for text in arguments)]
+    print("\n".join(found) or f"no key and no meaning holds {' or '.join(arguments)}")
     return EXIT_COMPLETED

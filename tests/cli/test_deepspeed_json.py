@@ -56,6 +56,14 @@ def test_text_is_converted_or_refused(tmp_path: Path):
         assert part in str(refused.value)
 
 
+def test_blocks_of_the_wrong_shape_are_named(tmp_path: Path):
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({"zero_optimization": 2, "optimizer": "adam", "bf16": True, "scheduler": []}))
+    with pytest.raises(RequestError) as refused:
+        checked(*FILES, f"launcher.config_file={file}")
+    assert [problem.key for problem in refused.value.problems] == ["zero_optimization", "optimizer", "scheduler", "bf16"]
+
+
 def test_no_auto_is_left(tmp_path: Path, run_cli):
     """F14: every `auto` is filled with what runs."""
     done = run_cli("render", *FILES, f"launcher.config_file={CONF}/ds_all_auto.json", "scheduler.warmup_steps=2", "train.micro_batch_size=4")

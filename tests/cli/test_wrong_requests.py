@@ -45,7 +45,10 @@ MISTAKES = {  # what is typed → what the answer must name
     ("launcher.config_file=nowhere.json",): ["launcher.config_file=nowhere.json", "cannot be read"],
     ("note=a,b",): ["note=a,b", "add -m"],
     ("note=李明",): ["note=李明", "'note=\"李明\"'"],
-    ("checkpoint.keep_best=true",): ["checkpoint.keep_best", "checkpoint.every_steps=N"],
+    ("~train.max_steps",): ["~train.max_steps", "train.max_steps=null"],
+    ("method=ddp",): ["method=ddp", "+method=ddp"],
+    ("+method=ddp", "launcher=deepspeed"): ["launcher=deepspeed", "+method=ddp chooses it too"],
+    ("optimizer.betas=[0.9]",): ["optimizer.betas", "optimizer.betas=[0.9,0.999]"],
 }
 
 
@@ -177,6 +180,34 @@ def test_a_used_folder_is_not_overwritten(run_cli, tmp_path: Path):
     assert done.returncode == 2
     assert "another run's record lies there" in done.stderr
     assert os.listdir(tmp_path / "run") == ["record.json"]
+
+
+def test_rendering_does_not_overwrite_a_run(run_cli, tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "record.json").write_text("{}")
+    done = run_cli("render")
+    assert done.returncode == 2
+    assert "another run's record lies there" in done.stderr
+    assert os.listdir(tmp_path / "run") == ["record.json"]
+
+
+def test_other_encodings_are_named(run_cli, tmp_path: Path):
+    (tmp_path / "latin.csv").write_bytes("sentence1,sentence2,label\ncafé,b,0\n".encode("latin-1"))
+    done = run_cli("render", "dataset=files", f"dataset.train={tmp_path}/latin.csv", f"dataset.validation={tmp_path}/latin.csv")
+    assert done.returncode == 2
+    assert "is not UTF-8 (byte 29)" in done.stderr  # the 26 bytes of the header line, then c, a, f
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "binary.yaml").write_bytes(b"\xff\xfe")
+    done = run_cli("render", "model=binary", cwd=tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+
+
+def test_hydras_flags_lead_to_our_verbs():
+    for flag, verb in (("--cfg", "render"), ("--info", "doctor"), ("--hydra-help", "--help")):
+        done = subprocess.run([sys.executable, "-m", "runner", flag], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60)
+        assert done.returncode == 2
+        assert verb in done.stderr
+        assert len(done.stderr.splitlines()) == 1
 
 
 def test_unknown_verb(run_cli):

@@ -77,6 +77,7 @@ def test_a_changed_file_is_scanned_again(tmp_path: Path):
 def test_labels_are_one_map():
     assert distinct(['"same"', '"different"', "null", "-1"]) == ["different", "same"]
     assert distinct(['"2"', '"1"', "2.0"]) == [1, 2]
+    assert distinct(['"01"', '"1"']) == [1, "01"]  # two names, not one number
     assert label_names([1, 2], None) == ["1", "2"]
     assert label_names([0, 1], ["no", "yes"]) == ["no", "yes"]
     assert label_names(["b", "a"], ["no", "yes"]) == ["b", "a"]
