@@ -10,6 +10,7 @@ from typing import Any
 
 from runner import rundir
 from runner.launch.rank import ERRORS
+from runner.train.progress import read_heartbeats
 
 FACTS = ("phase", "device", "peak_bytes", "capacity_bytes")
 AFTERMATH = ("connection closed by peer", "connection reset by peer", "broken pipe", "socket closed", "read: connection", "timed out waiting", "gloo", "nccl")
@@ -45,6 +46,8 @@ def first_failure(run_dir: Path, outcome: dict[str, Any]) -> Failure:
     own_errors = [error for error in errors if not _is_aftermath(error)]
     if own_errors:
         return _from_error(run_dir, own_errors[0])
+    if errors and not killed:
+        killed = _silent(run_dir, {error["rank"] for error in errors})
     if killed:
         rank, number = min(killed.items())
         name = signal.Signals(number).name
@@ -53,6 +56,16 @@ def first_failure(run_dir: Path, outcome: dict[str, Any]) -> Failure:
     if errors:
         return _from_error(run_dir, errors[0])
     return Failure(None, _without_rank(outcome), run_dir / rundir.LOGS / "launch.log")
+
+
+def _silent(run_dir: Path, told: set[int]) -> dict[int, int]:
+    """The rank that ended without a word while the others lost their connections to it.
+
+    Torch elastic reports whichever rank it sees first, often one of those others. Of the ranks that kept no
+    error, the one whose heartbeat stopped first is the one that is gone; only SIGKILL leaves nothing behind.
+    """
+    beats = {rank: beat.get("monotonic", 0.0) for rank, beat in read_heartbeats(run_dir).items() if rank not in told}
+    return {min(beats, key=lambda rank: beats[rank]): signal.SIGKILL} if beats else {}
 
 
 def log_of(run_dir: Path, rank: int) -> Path:
