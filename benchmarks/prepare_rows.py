@@ -8,10 +8,13 @@ import threading
 import time
 from pathlib import Path
 
+from benchmarks.workload import SAMPLES
 from runner.compose import compose_run
 from runner.data.prepared import prepare_split
 from runner.preflight import check
 from runner.train import assets
+
+SAMPLE = SAMPLES / "paraphrases" / "validation.jsonl"
 
 
 def anonymous_bytes() -> int:
@@ -41,8 +44,8 @@ class Watched:
 
 def main(data: str, cache: str, answer: str) -> None:
     """Prepare twice: made, then found."""
-    overrides = ["dataset=files", f"dataset.train={data}", f"dataset.validation={data}", "dataset.label_names=['0','1']", f"cache_dir={cache}"]
-    checked = check(compose_run([*overrides, f"hydra.run.dir={cache}"]), starting=False)
+    overrides = ["dataset=files", f"dataset.train={data}", f"dataset.validation={SAMPLE}", "dataset.label_names=['0','1']", f"cache_dir={cache}"]
+    checked = check(compose_run([*overrides, f"hydra.run.dir={cache}/run"]), starting=False)
     tokenizer = assets.build_tokenizer(checked.config)
     tokenizer(["warm", "up"])
     with Watched() as memory:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from statistics import mean
+from tempfile import mkdtemp
 
 from benchmarks.measure import Bench, launch_command, runner_command, typed
 from benchmarks.result import Figure
@@ -57,7 +59,7 @@ def loop(bench: Bench) -> list[Figure]:
     for name, (pairs, rows, rounds) in models.items():
         if pairs is None:
             continue
-        folder, answer = bench.work / "loop" / name, bench.work / f"{name}.json"
+        folder, answer = Path(mkdtemp(dir=bench.work)) / "loop", bench.work / f"{name}.json"
         overrides = [*pairs.runner(), f"dataset.max_train_rows={min(rows, QUICK_ROWS) if bench.quick else rows}", f"launcher.omp_num_threads={bench.threads}"]
         bench.run(runner_command("render", *overrides, f'hydra.run.dir="{folder}"'))
         launch = launch_command(bench.ranks)
