@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -33,10 +34,16 @@ if __name__ == "__main__":
 """
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return int(probe.getsockname()[1])
+
+
 def test_different_parameters_are_noticed_on_both_ranks(tmp_path: Path):
     script = tmp_path / "two_ranks.py"
     script.write_text(DIFFERENT_PARAMETERS)
-    done = subprocess.run([sys.executable, str(script), "29641"], capture_output=True, text=True, timeout=120, env=cli_environment(OMP_NUM_THREADS="1"), cwd=ROOT)
+    done = subprocess.run([sys.executable, str(script), str(free_port())], capture_output=True, text=True, timeout=120, env=cli_environment(OMP_NUM_THREADS="1"), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert sorted(line.split()[1] for line in done.stdout.splitlines() if line.startswith("CAUGHT")) == ["0", "1"]
 
