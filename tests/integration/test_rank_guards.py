@@ -13,8 +13,9 @@ from tests.conftest import ROOT, cli_environment
 DIFFERENT_PARAMETERS = """
 import sys, torch, torch.multiprocessing as mp
 
+import os
+
 def rank(index, port):
-    import os
     os.environ |= {"RANK": str(index), "LOCAL_RANK": str(index), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
     from accelerate import Accelerator
     from runner.train.ranks import RankError, check_equal_parameters
@@ -27,7 +28,7 @@ def rank(index, port):
     try:
         check_equal_parameters(accelerator, model, "after")
     except RankError as error:
-        print("CAUGHT", index, error, flush=True)
+        os.write(1, f"CAUGHT {index} {error}\\n".encode())  # one write: both processes share the pipe
     accelerator.wait_for_everyone()
     accelerator.end_training()  # without it about one process in ten aborts at exit
 
