@@ -136,23 +136,21 @@ def test_a_length_beyond_the_positions_is_refused() -> None:
         estimate(gpt(source_length=65))
 
 
-def test_70_billion_parameters_in_ten_seconds_and_two_gibibytes() -> None:
+def test_70_billion_parameters_within_two_gibibytes() -> None:
     program = f"""
-import json, resource, time
-started = time.process_time()
+import json, resource
 from runner.memory import Architecture, Workload, estimate
 from runner.memory.search import fit
 work = Workload(Architecture.of("causal_lm", {LLAMA_70B!r}), micro_batch_size=1, source_length=4096, precision="bf16", zero_stage=3,
                 num_processes=8, num_nodes=8, gradient_checkpointing=True)
 found = estimate(work)
 room = fit(work, 80 * 2**30)
-print(json.dumps([found.num_parameters, time.process_time() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, room.rows]))
+print(json.dumps([found.num_parameters, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, room.rows]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
-    parameters, seconds, resident, _ = json.loads(done.stdout.splitlines()[-1])
+    parameters, resident, _ = json.loads(done.stdout.splitlines()[-1])
     # Per layer: attention 2 × 8192² + 2 × 8192 × 1024, feed-forward 3 × 8192 × 28672, two norms; two tables; last norm.
     assert parameters == 80 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 8192) + 2 * 128256 * 8192 + 8192
-    assert seconds < 10
     assert resident < 2 * 2**30
 
 
