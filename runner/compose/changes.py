@@ -25,7 +25,7 @@ def with_changes(config: RunConfig, arguments: list[str]) -> tuple[RunConfig, fr
     for item in parsed:
         if item.key_or_group in groups:
             problems.append(Problem(item.key_or_group, item.value(), "a group cannot be chosen anew at a resume", "leave it out, or start a new run"))
-        elif item.key_or_group.startswith("hydra") or item.is_delete():
+        elif item.key_or_group.startswith("hydra"):
             problems.append(Problem(item.key_or_group, None, "a resume goes on in the run's own folder and configuration", "leave it out"))
         elif is_sweep(item):
             problems.append(Problem(item.key_or_group, None, "a resume goes on with one run", "give one value"))

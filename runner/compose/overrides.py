@@ -108,8 +108,8 @@ def group_choices_as_text(override: Override, groups: set[str]) -> str:
     if key not in groups or not any(isinstance(choice, (int, float)) for choice in choices(override)):
         return override.input_line or ""
     texts = ",".join(f"'{choice}'" for choice in choices(override))
-    sign = {"ADD": "+", "FORCE_ADD": "++", "DEL": "~"}.get(override.type.name, "")
-    return f"{sign}{override.get_key_element().lstrip('+~')}={texts}"
+    sign = {"ADD": "+", "FORCE_ADD": "++"}.get(override.type.name, "")
+    return f"{sign}{override.get_key_element().lstrip('+')}={texts}"
 
 
 def check_names(overrides: list[Override], groups: dict[str, list[str]], is_key: Callable[[str], bool], keys: list[str]) -> list[Problem]:
@@ -148,8 +148,6 @@ def _two_ways_to_say_one_thing(overrides: list[Override]) -> list[Problem]:
 def _unknown_options(override: Override, options: list[str]) -> list[Problem]:
     group, problems = override.key_or_group, []
     for choice in choices(override):
-        if choice is None and override.is_delete():
-            continue
         names = [str(item) for item in choice] if isinstance(choice, list) else [str(choice)]
         for name in names:
             if name not in options:

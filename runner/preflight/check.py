@@ -60,10 +60,10 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     recipe = _recipe(config, problems)
     problems += check_data(config, recipe)  # counts the rows that others ask for
     problems += contradictions(config, recipe) + idle_keys(config) + here(check_software(config, recipe, json_file))
-    if not starting:
-        problems += occupied(composed.run_dir)  # rendering, too, must not overwrite a run's files
     if starting:
         problems += check_assets(config) + check_places(config, composed.run_dir) + check_nvme(config) + ignored_files()
+    else:
+        problems += occupied(composed.run_dir)  # rendering, too, must not overwrite a run's files
     total = known_total_steps(config, recipe)
     problems += resolve_owners(config, total is not None)
     stop_on_errors(problems)

@@ -81,19 +81,21 @@ def run_rank(folder: str) -> None:
     run_dir = Path(folder)
     config = rundir.read_config(run_dir)
     started = rundir.command_start(run_dir)
-    began = time.monotonic()
     _set_threads(config)
     accelerator = build_accelerator(config)
     clock = PhaseClock(device_synchronizer(accelerator.device.type))
     try:
         run_dir = _own_folder(run_dir, accelerator)
         limit_memory(config, accelerator.device)
-        clock.seconds["startup"] = began - started + (time.monotonic() - began)
+        clock.seconds["startup"] = time.monotonic() - started
         rank = accelerator.process_index
         clock.on_entry = faults = Faults(rank)
         run = RankRun(run_dir, config, started, clock, load_recipe(config), accelerator, Heartbeat(run_dir, rank), faults)
         run.heartbeat.beat(phase="starting")
-        _work_by_hand(run) if not rundir.started_by_runner() else _work(run)
+        if rundir.started_by_runner():
+            _work(run)
+        else:
+            _work_by_hand(run)
     except BaseException as error:
         error.facts = {"phase": clock.failed_in, **memory_facts(accelerator.device)}  # type: ignore[attr-defined]
         raise
