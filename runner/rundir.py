@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from runner import __version__, machine, plan
-from runner.errors import EXIT_BAD_REQUEST, EXIT_FAILED, Problem, RequestError
+from runner.errors import EXIT_BAD_REQUEST, EXIT_COMPLETED, EXIT_FAILED, Problem, RequestError
 from runner.record import FILE, SCHEMA_VERSION, Record, now, write_atomically
 from runner.schema import RunConfig
 
