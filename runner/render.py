@@ -24,6 +24,11 @@ from runner.record import write_atomically
 from runner.schema import RunConfig
 
 NEVER = 2**31 - 1  # steps_per_print: DeepSpeed's own log lines are off
+# How often a thread of GNU OpenMP looks for its next work before it sleeps. Left alone it looks for milliseconds,
+# which halts every process on the machine once there are more threads than cores. 1,000 looks last about as long as
+# falling asleep and waking does, so that a wait costs at most twice what it must (benchmarks/threads.md).
+SPIN_COUNT = "1000"
+_WAIT_VARIABLES = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}  # where the user has set one of them, it holds
 
 
 @dataclass(frozen=True)
@@ -170,6 +175,8 @@ def rank_environment(config: RunConfig) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",  # ranks fork; the tokenizer's threads would not survive it
         "TORCH_EXTENSIONS_DIR": str(ops.extensions_dir(config.cache_dir, config.launcher.device)),
     }
+    if not _WAIT_VARIABLES & set(os.environ):
+        variables["GOMP_SPINCOUNT"] = SPIN_COUNT
     if config.launcher.device == "cpu":
         variables |= {"DS_ACCELERATOR": "cpu"} if config.launcher.name == "deepspeed" else {"ACCELERATE_USE_CPU": "true"}
     if config.cache_dir:

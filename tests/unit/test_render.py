@@ -81,3 +81,12 @@ def test_offload_stands_in_the_json():
 def test_paths_with_blanks_survive_the_by_hand_command():
     made = config()
     assert "'/runs/a b, (c)=d/accelerate.yaml'" in render.by_hand_command(made, Path("/runs/a b, (c)=d"))
+
+
+@pytest.mark.parametrize(("own", "expected"), [({}, "1000"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None), ({"GOMP_SPINCOUNT": "7"}, None)])
+def test_threads_wait_briefly_unless_the_user_has_said_how(own: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    assert render.rank_environment(config()).get("GOMP_SPINCOUNT") == expected
