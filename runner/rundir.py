@@ -28,6 +28,7 @@ LOGS = "logs"
 PREDICTION_FILE = "memory_prediction.json"
 STOP_FILE = "stop"
 STOP_AT = "stop_at"
+STOP_EVALUATION = "stop_evaluation_at"
 CHECKPOINT_AT = "checkpoint_at"
 LOCK_FILE = ".lock"
 STARTED_BY_RUNNER = "RUNNER_STARTED_RANK"
@@ -144,7 +145,7 @@ def by_hand_folder(run_dir: Path) -> Path:
 
 
 def request_stop(run_dir: Path) -> None:
-    """Ask the ranks to end at the next optimizer step."""
+    """Ask the ranks to end at the next optimizer step, or batch of an evaluation."""
     (run_dir / STOP_FILE).touch()
 
 
@@ -155,6 +156,20 @@ def stop_requested(run_dir: Path, step: int, is_main: bool) -> bool:
     if is_main and (run_dir / STOP_FILE).exists():
         agree_on_step(run_dir, STOP_AT, step + 1)
     return False
+
+
+def evaluation_stopped(run_dir: Path, batch: int, is_main: bool) -> bool:
+    """Whether to end an evaluation before its micro batch number `batch`.
+
+    Where batches need all ranks, no rank is past the batch that rank 0 names; where they do not, each rank ends as
+    soon as it sees the name, and some may have finished: the ranks have to tell each other afterwards.
+    """
+    if not (run_dir / STOP_FILE).exists():
+        return False
+    named = [int(path.name.rpartition("_")[2]) for path in run_dir.glob(f"{STOP_EVALUATION}_*")]
+    if is_main and not named:
+        agree_on_step(run_dir, STOP_EVALUATION, batch + 1)
+    return any(batch >= number for number in named)
 
 
 def agree_on_step(run_dir: Path, what: str, step: int) -> None:
@@ -174,7 +189,7 @@ def agreed_on_step(run_dir: Path, what: str, step: int) -> bool:
 
 def clear_requests(run_dir: Path) -> None:
     """Forget what an earlier attempt was asked for."""
-    for pattern in (STOP_FILE, f"{STOP_AT}_*", f"{CHECKPOINT_AT}_*"):
+    for pattern in (STOP_FILE, f"{STOP_AT}_*", f"{STOP_EVALUATION}_*", f"{CHECKPOINT_AT}_*"):
         for path in run_dir.glob(pattern):
             path.unlink(missing_ok=True)
 

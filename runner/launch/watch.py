@@ -134,7 +134,7 @@ class Watch:
         if self._stop.asked and not self._told:
             self._told = True
             rundir.request_stop(self._run_dir)
-            self._console.print("asked to stop: the run ends at the next optimizer step (Ctrl-C again ends it at once)")
+            self._console.print("asked to stop: the run ends at the next optimizer step or evaluation batch (Ctrl-C again ends it at once)")
 
     def _show(self, beat: dict[str, Any]) -> None:
         if not beat:

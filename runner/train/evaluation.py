@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from runner import rundir
 from runner.data.prepared import PreparedSplit
 from runner.record import write_atomically
 from runner.train.batching import MicroBatch, evaluation_batches
@@ -31,7 +32,7 @@ class Evaluation:
     scored: int
 
 
-def evaluate(run: Any, split: PreparedSplit, name: str, heartbeat: Heartbeat) -> Evaluation:
+def evaluate(run: Any, split: PreparedSplit, name: str, heartbeat: Heartbeat) -> Evaluation | None:
     """Predict every row, bring the predictions to rank 0 in file order, score them there.
 
     Per batch only the predictions are kept, on the CPU: memory does not grow with logits.
@@ -39,19 +40,28 @@ def evaluate(run: Any, split: PreparedSplit, name: str, heartbeat: Heartbeat) ->
     Args:
         run: the rank's `RankRun` (recipe, tokenizer, accelerator, model).
         name: the split's name; predictions go to predictions/NAME.jsonl.
+
+    Returns:
+        None, on every rank, where the run was asked to stop before all was predicted.
     """
     accelerator, config = run.accelerator, run.config
     batches = evaluation_batches(split.lengths, config.train.eval_micro_batch_size, accelerator.process_index, accelerator.num_processes)
     model = run.prepared.model
     model.eval()
     own: list[tuple[int, Any]] = []
+    stopped = False
     with torch.no_grad():
         for index, batch in enumerate(batches):
+            stopped = rundir.evaluation_stopped(run.run_dir, index, accelerator.is_main_process)
+            if stopped:
+                break
             heartbeat.beat(phase=f"evaluating {name}", done=index, of=len(batches))
             predicted = _predict(run, split, batch)
             if batch.counted:
                 own += zip(batch.rows, predicted, strict=True)
     model.train()
+    if any(gather_objects(accelerator, stopped)):
+        return None
     everyone = gather_objects(accelerator, own)
     result = _score(run, split, name, everyone) if accelerator.is_main_process else None
     return next(item for item in gather_objects(accelerator, result) if item is not None)

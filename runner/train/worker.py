@@ -259,18 +259,23 @@ def _try_evaluation(run: RankRun) -> None:
 def _stop(run: RankRun, state: loop.LoopState) -> None:
     """Checkpoint, and end as preempted."""
     run.checkpoints.before_stop(state)
+    peaks = _peaks(run)
     if run.record is not None:
-        run.record.update(optimizer_steps=state.step, phases=run.clock.phases(run.elapsed()))
+        run.record.update(optimizer_steps=state.step, peak_memory_bytes=peaks, phases=run.clock.phases(run.elapsed()))
     raise rundir.Preempted(state.step)
 
 
 def _end_epoch(run: RankRun, state: loop.LoopState, train_seconds: float, last: bool) -> dict[str, float]:
     """Evaluate, and put the epoch into the record; returns the metrics."""
     loss = loop.mean_loss(run, state)
+    wanted = (last or run.config.train.evaluate_every_epoch) and "validation" in run.evaluated
     began = run.clock.read()
-    found = evaluate_split(run, "validation") if (last or run.config.train.evaluate_every_epoch) and "validation" in run.evaluated else None
+    found = evaluate_split(run, "validation") if wanted else None
     seconds = run.clock.read() - began
-    peaks = gather_objects(run.accelerator, peak_memory_bytes(run.accelerator.device.type))
+    if wanted and found is None:
+        run.epoch_began += seconds  # begun again after a resume, and no part of the training time
+        _stop(run, state)
+    peaks = _peaks(run)
     metrics = found.metrics if found else {}
     if run.record is None:
         return metrics
@@ -317,8 +322,15 @@ def best_epoch(config: RunConfig, epochs: list[dict[str, Any]]) -> dict[str, Any
     return {"epoch": best["epoch"], "metric": name, "value": best["metrics"][name]}
 
 
-def evaluate_split(run: RankRun, name: str) -> Evaluation:
-    """Evaluate one split, charged to its phase."""
+def _peaks(run: RankRun) -> list[int]:
+    """Peak bytes of each rank, over all attempts that could tell; on rank 0 (elsewhere this attempt's)."""
+    measured: list[int] = gather_objects(run.accelerator, peak_memory_bytes(run.accelerator.device.type))
+    before = (run.record.data.get("peak_memory_bytes") if run.record is not None else None) or []
+    return [max(pair) for pair in zip(measured, before, strict=True)] if len(before) == len(measured) else measured
+
+
+def evaluate_split(run: RankRun, name: str) -> Evaluation | None:
+    """Evaluate one split, charged to its phase; None where the run was asked to stop in it."""
     with run.clock.phase("evaluation"):
         return evaluate(run, run.evaluated[name], name, run.heartbeat)
 
@@ -326,6 +338,8 @@ def evaluate_split(run: RankRun, name: str) -> Evaluation:
 def _finish(run: RankRun, state: loop.LoopState) -> None:
     """Test split, equality of ranks, final weights."""
     test = evaluate_split(run, "test") if "test" in run.evaluated else None
+    if test is None and "test" in run.evaluated:
+        _stop(run, state)
     checksums = check_equal_parameters(run.accelerator, run.accelerator.unwrap_model(run.prepared.model), "after training")
     artifacts = {"predictions": "predictions", "metrics_log": "metrics.jsonl"}
     if run.config.train.save_model:
@@ -348,8 +362,9 @@ def _evaluate_only(run: RankRun) -> None:
     for name in run.evaluated:
         began = run.clock.read()
         found = evaluate_split(run, name)
+        assert found is not None, "without training the runner ends its ranks instead of asking them"
         results[name] = {"metrics": found.metrics, "rows": found.rows, "scored": found.scored, "eval_seconds": run.clock.read() - began}
-    peaks = gather_objects(run.accelerator, peak_memory_bytes(run.accelerator.device.type))
+    peaks = _peaks(run)
     if run.record is not None:
         first: dict[str, Any] = results.get("validation") or next(iter(results.values()), {"metrics": {}})
         run.record.update(

@@ -62,6 +62,24 @@ def test_sigterm_to_every_process_checkpoints_and_the_run_goes_on(whole: Result,
     assert numbers(resumed) == numbers(whole), resumed.text
 
 
+@pytest.mark.parametrize("launcher", ["ddp", "zero3"])
+def test_sigterm_in_an_evaluation_checkpoints_and_the_evaluation_is_done_again(launcher: str, real_run: Any, tmp_path: Path) -> None:
+    """Under DDP ranks may be batches apart in an evaluation, under ZeRO-3 every batch needs all ranks. Epoch 1 ends with step 7."""
+    options = (*LAUNCHERS[launcher], *SHORT, "train.eval_micro_batch_size=2")
+    undisturbed = real_run(*options, run_dir=tmp_path / "undisturbed")
+    started = Started(*options, run_dir=tmp_path / "run", env={"RUNNER_FAULT": "sleep=4:evaluation:8"})
+    assert started.wait_for_step(7)
+    started.signal(signal.SIGTERM)
+    ended = started.end()
+    assert ended.returncode == 75, ended.text
+    assert (ended.record["status"], ended.record["optimizer_steps"], ended.record["epochs"]) == ("preempted", 7, [])
+    assert checkpoint_names(tmp_path / "run") == ["step_00000007"]
+    assert started.gone_within(10)
+    resumed = real_run.resume(tmp_path / "run")
+    assert resumed.returncode == 0, resumed.text
+    assert numbers(resumed) == numbers(undisturbed)
+
+
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     """The ranks hang, so that no step follows the first one."""
     started = Started(*LAUNCHERS["ddp"], *SHORT, run_dir=tmp_path / "run", env={"RUNNER_FAULT": "hang:backward:3"})
