@@ -19,6 +19,7 @@ from runner.preflight.idle import idle_keys
 from runner.preflight.nvme import check_nvme
 from runner.preflight.places import check_places, occupied
 from runner.preflight.software import check_software
+from runner.preflight.survivors import survivors
 from runner.recipe import Recipe, load_recipe
 from runner.resolve import resolve_machine, resolve_owners
 from runner.schema import RunConfig
@@ -59,9 +60,9 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     problems = found + problems + check_precision(config) + here(check_devices(config))
     recipe = _recipe(config, problems)
     problems += check_data(config, recipe)  # counts the rows that others ask for
-    problems += contradictions(config, recipe) + idle_keys(config) + here(check_software(config, recipe, json_file))
+    problems += contradictions(config, recipe) + idle_keys(config, composed.explicit) + here(check_software(config, recipe, json_file))
     if starting:
-        problems += check_assets(config) + check_places(config, composed.run_dir) + check_nvme(config) + ignored_files()
+        problems += check_assets(config) + check_places(config, composed.run_dir) + check_nvme(config) + survivors() + ignored_files()
     else:
         problems += occupied(composed.run_dir)  # rendering, too, must not overwrite a run's files
     total = known_total_steps(config, recipe)

@@ -11,7 +11,14 @@ from runner.schema import RunConfig
 
 def contradictions(config: RunConfig, recipe: Recipe) -> list[Problem]:
     """All pairs of choices that cannot hold together."""
-    return [*_nodes(config), *_zero_and_offload(config), *_positions(config, recipe), *_schedule(config, recipe), *_head(config, recipe)]
+    return [*_nodes(config), *_zero_and_offload(config), *_positions(config, recipe), *_schedule(config, recipe), *_head(config, recipe), *_untrained(config)]
+
+
+def _untrained(config: RunConfig) -> list[Problem]:
+    if config.mode != "evaluate" or config.model.init != "random":
+        return []
+    mend = "for trained weights: model.path=RUN_DIR/model model.init=pretrained model.tokenizer=null"
+    return [Problem("model.init", "random", "the weights that are evaluated are untrained", mend, "warning")]
 
 
 def _nodes(config: RunConfig) -> list[Problem]:

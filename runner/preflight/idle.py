@@ -44,6 +44,23 @@ _STAGE3 = (
     "zero.partition_at_load",
 )
 _FP16 = ("precision.loss_scale", "precision.initial_scale_power", "precision.loss_scale_window", "precision.hysteresis", "precision.min_loss_scale")
+_NOT_TRAINED, _TRAIN = "nothing is trained under mode=evaluate", "leave it out or add mode=train"
+# Recipes and models bring values of their own for these, so that only what was typed can be meant.
+_TRAINING = (
+    "train.epochs",
+    "train.max_steps",
+    "train.micro_batch_size",
+    "train.gradient_accumulation_steps",
+    "train.global_batch_size",
+    "train.gradient_clipping",
+    "train.gradient_checkpointing",
+    "train.log_every",
+    "train.batching",
+    "train.dataloader_workers",
+    "train.save_model",
+    "optimizer",
+    "scheduler",
+)
 
 RULES = (
     Rule(
@@ -76,20 +93,27 @@ RULES = (
         "choose a hub data set (dataset=mrpc) or leave it out",
     ),
     Rule(
-        ("train.warmup_steps_not_timed", "train.evaluate_every_epoch", "train.max_nonfinite_steps"),
+        (
+            "train.warmup_steps_not_timed",
+            "train.evaluate_every_epoch",
+            "train.max_nonfinite_steps",
+            "checkpoint.every_steps",
+            "checkpoint.every_epoch",
+            "checkpoint.every_minutes",
+            "checkpoint.keep_best",
+        ),
         lambda c: c.mode == "train",
-        "nothing is trained under mode=evaluate",
-        "leave it out or add mode=train",
+        _NOT_TRAINED,
+        _TRAIN,
     ),
-    Rule(
-        ("checkpoint.every_steps", "checkpoint.every_epoch", "checkpoint.every_minutes"),
-        lambda c: c.mode == "train",
-        "nothing is trained under mode=evaluate",
-        "leave it out or add mode=train",
-    ),
-    Rule(("checkpoint.keep_best",), lambda c: c.mode == "train", "nothing is trained under mode=evaluate", "leave it out or add mode=train"),
     Rule(("checkpoint.keep_last",), _writes_checkpoints, "no checkpoints are written", "add checkpoint.every_steps=N or leave it out"),
 )
+
+
+def _typed_for_training(typed: Iterable[str]) -> list[Problem]:
+    return [
+        Problem(name, None, f"this would change nothing: {_NOT_TRAINED}", _TRAIN) for name in sorted(typed) if name in _TRAINING or name.startswith(("optimizer.", "scheduler."))
+    ]
 
 
 def unread_sections(names: Iterable[str], sections: tuple[str, ...], why: str) -> list[Problem]:
@@ -97,10 +121,10 @@ def unread_sections(names: Iterable[str], sections: tuple[str, ...], why: str) -
     return [Problem(name, None, f"this would change nothing: {why}", "leave it out") for name in sorted(names) if name.startswith(tuple(f"{section}." for section in sections))]
 
 
-def idle_keys(config: RunConfig) -> list[Problem]:
-    """Keys whose value differs from the schema's default although nothing reads them in this run."""
+def idle_keys(config: RunConfig, typed: Iterable[str]) -> list[Problem]:
+    """Keys that nothing reads in this run: those whose value differs from the schema's default, or, for training's own, that were typed."""
     default = RunConfig()
-    problems = []
+    problems = _typed_for_training(typed) if config.mode == "evaluate" else []
     for rule in RULES:
         if rule.matters(config):
             continue

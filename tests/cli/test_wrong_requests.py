@@ -48,6 +48,8 @@ MISTAKES = {  # what is typed → what the answer must name
     ("~train.max_steps",): ["~train.max_steps", "train.max_steps=null"],
     ("method=ddp",): ["method=ddp", "+method=ddp"],
     ("+method=ddp", "launcher=deepspeed"): ["launcher=deepspeed", "+method=ddp chooses it too"],
+    ("mode=evaluate", "train.epochs=4", "optimizer.lr=1e-3", "scheduler=cosine"): ["train.epochs", "optimizer.lr", "error: scheduler:", "nothing is trained under mode=evaluate"],
+    ("mode=evaluate", "checkpoint.every_steps=4"): ["checkpoint.every_steps=4", "nothing is trained under mode=evaluate"],
     ("optimizer.betas=[0.9]",): ["optimizer.betas", "optimizer.betas=[0.9,0.999]"],
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from runner.launch import ops
 from runner.launch.swap import into_own_folder, swap_folder
 from runner.preflight import check, software
 from runner.preflight.devices import placement
+from runner.preflight.survivors import survivors
 from tests.conftest import ROOT
 
 
@@ -170,6 +173,31 @@ def test_compilers_are_needed_only_where_an_op_is_built(tmp_path: Path, monkeypa
     assert "needs ninja" in one(found(tmp_path, "offload=optimizer_cpu"), "offload").why
     program(tmp_path, "ninja")
     assert not found(tmp_path, "offload=optimizer_cpu")
+
+
+def test_ranks_left_behind_by_an_earlier_runner_are_named() -> None:
+    """F48. A process with a host's command line, whose runner has ended; and one whose runner (this process) lives."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    runners = (gone.pid, os.getpid())
+    orphan, child = (subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "runner.launch.host", str(runner)]) for runner in runners)
+    try:
+        [problem] = survivors()
+        named = str(problem.value).split()
+        assert problem.severity == "warning"
+        assert str(orphan.pid) in named
+        assert str(child.pid) not in named
+        assert problem.mend == f"end them with kill -9 {problem.value}"
+    finally:
+        for process in (orphan, child):
+            process.kill()
+            process.wait()
+    assert not [problem for problem in survivors() if str(orphan.pid) in str(problem.value)]
+
+
+def test_evaluating_untrained_weights_is_said(tmp_path: Path) -> None:
+    said = [problem.line() for problem in check(compose_run(["mode=evaluate", f'hydra.run.dir="{tmp_path}/run"']), starting=False).notices]
+    assert any("model.init=random: the weights that are evaluated are untrained" in line for line in said), said
 
 
 def test_ops_a_run_needs(tmp_path: Path) -> None:
