@@ -51,6 +51,6 @@ def parse_bytes(text: str) -> int:
     """`24GiB`, `80GB`, `512M` or plain bytes → bytes. Raises ValueError with the accepted forms."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*", text)
     unit = _UNITS.get(match.group(2).lower()) if match else None
-    if match is None or unit is None:
+    if match is None or unit is None or float(match.group(1)) == 0:
         raise ValueError(f"{text!r} is no amount of memory; write for example 24GiB, 80GB or 25769803776")
     return int(float(match.group(1)) * unit)

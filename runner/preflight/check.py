@@ -92,9 +92,12 @@ def as_warnings(problems: list[Problem]) -> list[Problem]:
 
 
 def ignored_files() -> list[Problem]:
-    """accelerate's default configuration in the user's home: named, so that nobody wonders whether it counts."""
-    path = places.hf_home() / "accelerate" / "default_config.yaml"
-    return [Problem("ignored", None, f"{path} (accelerate's default configuration has no say here)", "", "notice")] if path.exists() else []
+    """Files that other tools would read, and that have no say here: named, so that nobody wonders whether they count."""
+    accelerates, mine = places.hf_home() / "accelerate" / "default_config.yaml", places.user_conf_dir()
+    found = [(accelerates, "accelerate's default configuration has no say here")]
+    if mine is not None:
+        found.append((mine / "config.yaml", "the primary configuration is the runner's own; of this folder its groups are read, conf/GROUP/NAME.yaml"))
+    return [Problem("ignored", None, f"{path} ({why})", "", "notice") for path, why in found if path.exists()]
 
 
 def known_total_steps(config: RunConfig, recipe: Recipe) -> int | None:

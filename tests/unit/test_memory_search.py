@@ -121,6 +121,12 @@ def test_amounts_of_memory(text: str, number: int) -> None:
     assert parse_bytes(text) == number
 
 
+@pytest.mark.parametrize("text", ["0", "0.0GiB", "lots", "24XB", "-1GiB"])
+def test_no_amount_of_memory(text: str) -> None:
+    with pytest.raises(ValueError, match="no amount of memory"):
+        parse_bytes(text)
+
+
 @pytest.mark.usefixtures("no_gpu")
 def test_the_verb_answers_in_json_for_hardware_that_is_not_there(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)

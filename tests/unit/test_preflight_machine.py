@@ -195,6 +195,15 @@ def test_ranks_left_behind_by_an_earlier_runner_are_named() -> None:
     assert not [problem for problem in survivors() if str(orphan.pid) in str(problem.value)]
 
 
+def test_a_primary_configuration_of_the_users_is_said_to_be_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/config.yaml").write_text("train: {epochs: 9}\n")
+    monkeypatch.chdir(tmp_path)
+    checked = check(compose_run([f'hydra.run.dir="{tmp_path}/run"']))
+    assert [problem.line() for problem in checked.notices if str(tmp_path / "conf/config.yaml") in problem.line()]
+    assert checked.config.train.epochs != 9
+
+
 def test_evaluating_untrained_weights_is_said(tmp_path: Path) -> None:
     said = [problem.line() for problem in check(compose_run(["mode=evaluate", f'hydra.run.dir="{tmp_path}/run"']), starting=False).notices]
     assert any("model.init=random: the weights that are evaluated are untrained" in line for line in said), said
