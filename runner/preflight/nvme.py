@@ -54,6 +54,9 @@ def _room(config: RunConfig, folder: Path) -> list[Problem]:
                 "warning",
             )
         )
+    if config.offload.optimizer == "nvme" and config.mode == "train":
+        why = "an interrupted run cannot be resumed: DeepSpeed restores an optimizer on NVMe wrongly, without a word"
+        problems.append(Problem("offload.optimizer", "nvme", why, "where that matters use offload=cpu", "warning"))
     count, free = parameter_count(config.model), shutil.disk_usage(folder).free
     if count is None:
         return [*problems, Problem("offload.nvme_path", folder, "its free space was not compared with the need: the model's size is known only when it is loaded", "", "notice")]

@@ -245,8 +245,8 @@ def test_f56_nvme_for_real_leaves_nothing_behind(tmp_path: Path):
     """Two minutes for the first build of async_io; swap files above 1 MiB a rank are seen while it runs, and are gone after."""
     (tmp_path / "nvme").mkdir()
     model = ("model.config.hidden_size=1024", "model.config.intermediate_size=2048", "zero.stage3_param_persistence_threshold=0")
-    typed = ["zero_stage=3", "offload=nvme", f"offload.nvme_path={tmp_path}/nvme", "precision=bf16", *model, *SHORT, f"hydra.run.dir={tmp_path}/run"]
-    run = subprocess.Popen([sys.executable, "-m", "runner", *typed], env=cli_environment(), cwd=ROOT, stdout=subprocess.DEVNULL)
+    typed = ["zero_stage=3", "offload=nvme", f"offload.nvme_path={tmp_path}/nvme", "precision=bf16", *model, *SHORT]
+    run = subprocess.Popen([sys.executable, "-m", "runner", *typed, f"hydra.run.dir={tmp_path}/run"], env=cli_environment(), cwd=ROOT, stdout=subprocess.DEVNULL)
     swapped = 0
     try:
         while run.poll() is None:
@@ -257,3 +257,10 @@ def test_f56_nvme_for_real_leaves_nothing_behind(tmp_path: Path):
     assert run.returncode == 0
     assert swapped > 0
     assert not list((tmp_path / "nvme").iterdir())
+    failed = command(*typed, "checkpoint.every_steps=2", run_dir=tmp_path / "failed", env={"RUNNER_FAULT": "error:forward:3"}, timeout=180)
+    assert failed.returncode == 1, failed.text
+    assert (tmp_path / "failed/checkpoints/step_00000002").is_dir()
+    assert not list((tmp_path / "nvme").iterdir())
+    refused = command("resume", str(tmp_path / "failed"), run_dir=tmp_path / "failed")
+    assert refused.returncode == 2
+    assert "DeepSpeed restores an optimizer on NVMe wrongly" in refused.text

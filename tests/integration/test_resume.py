@@ -86,6 +86,22 @@ def test_another_number_of_ranks_keeps_the_rows_of_every_step(launcher: str, rea
         assert after["learning_rate"] == before["learning_rate"]
 
 
+@pytest.mark.parametrize("launcher", ["ddp", "zero3"])
+def test_more_ranks_than_before_keep_the_rows_of_every_step(launcher: str, real_run: Any, tmp_path: Path) -> None:
+    """One rank, then two."""
+    one_rank = (*LAUNCHERS[launcher], *SHORT, "model.config.hidden_dropout_prob=0.0", "model.config.attention_probs_dropout_prob=0.0", "launcher.num_processes=1")
+    full = real_run(*one_rank, run_dir=tmp_path / "full")
+    real_run(*one_rank, "checkpoint.every_steps=5", run_dir=tmp_path / "run", environment={"RUNNER_FAULT": "error:forward:7"})
+    resumed = real_run.resume(tmp_path / "run", "launcher.num_processes=2")
+    assert resumed.returncode == 0, resumed.text
+    record = resumed.record
+    assert (record["world_size"], record["global_batch_size"]) == (2, full.record["global_batch_size"])
+    assert record["parameter_checksums"][0] == record["parameter_checksums"][1]
+    for before, after in zip(full.steps, resumed.steps, strict=True):
+        assert after["loss"] == pytest.approx(before["loss"], abs=1e-6)
+        assert after["learning_rate"] == before["learning_rate"]
+
+
 def test_the_newest_by_number_and_the_best_are_kept(real_run: Any, tmp_path: Path) -> None:
     """Case F45: text order would put 9 after 12."""
     done = real_run(*LAUNCHERS["ddp"], *SHORT, "train.max_steps=12", "checkpoint.every_steps=1", "checkpoint.keep_last=3", "checkpoint.keep_best=true", run_dir=tmp_path / "run")

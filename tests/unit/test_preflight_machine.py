@@ -277,6 +277,12 @@ def test_nvme_keeps_fp32_parameters_as_bf16(aio, tmp_path: Path) -> None:
     assert one(found(tmp_path, "zero_stage=3", "offload=nvme", "precision=fp32", f"offload.nvme_path={tmp_path}"), "precision").severity == "warning"
 
 
+def test_a_run_with_its_optimizer_on_nvme_is_said_to_be_past_resuming(aio, tmp_path: Path) -> None:
+    problem = one(found(tmp_path, *NVME, f"offload.nvme_path={tmp_path}"), "offload.optimizer")
+    assert problem.severity == "warning"
+    assert "cannot be resumed" in problem.why
+
+
 def test_every_run_swaps_into_its_own_folder(tmp_path: Path) -> None:
     """F56: DeepSpeed's paths hold no name of the run."""
     content = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/local"}, "offload_param": {"device": "cpu"}}}
