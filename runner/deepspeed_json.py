@@ -340,7 +340,10 @@ def fill(content: dict[str, Any], config: RunConfig, total_steps: int | None) ->
     filled["train_batch_size"] = own["train_batch_size"]
     if config.launcher.device == "cpu" and "optimizer" in own and isinstance(filled.get("optimizer"), dict):
         # DeepSpeed would compile its fused Adam first, for a minute, to compute the same on a CPU.
-        filled["optimizer"].setdefault("params", {}).setdefault("torch_adam", own["optimizer"]["params"]["torch_adam"])
+        params = filled["optimizer"].setdefault("params", {})
+        params.setdefault("torch_adam", own["optimizer"]["params"]["torch_adam"])
+        if params["torch_adam"] and config.optimizer.fused is True:
+            params.setdefault("fused", True)
     if config.zero.stage == 3:
         filled["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True
     if unknown:

@@ -21,6 +21,11 @@ def global_batch_size(config: RunConfig) -> int:
     return config.train.micro_batch_size * config.train.gradient_accumulation_steps * world_size(config)
 
 
+def on_cpu_adam(config: RunConfig) -> bool:
+    """Whether DeepSpeed's compiled CPU Adam takes the place of torch's optimizer."""
+    return config.offload.optimizer != "none" and config.offload.force_cpu_adam
+
+
 def batches_per_epoch(rows: int, config: RunConfig) -> int:
     """Micro batches of each rank in one epoch; the last may be smaller, no row is dropped or repeated."""
     return math.ceil(rows / (config.train.micro_batch_size * world_size(config)))

@@ -106,19 +106,18 @@ def _offload(config: RunConfig) -> dict[str, Any]:
 
 def _optimizer(config: RunConfig) -> dict[str, Any]:
     optimizer = config.optimizer
-    on_cpu = config.offload.optimizer != "none" and config.offload.force_cpu_adam
-    return {
-        "type": "AdamW",
-        "params": {
-            "lr": optimizer.lr,
-            "betas": list(optimizer.betas),
-            "eps": optimizer.eps,
-            "weight_decay": optimizer.weight_decay,
-            # torch's AdamW, as under DDP: nothing to compile, and the same arithmetic.
-            "torch_adam": not on_cpu,
-            "adam_w_mode": True,
-        },
+    params: dict[str, Any] = {
+        "lr": optimizer.lr,
+        "betas": list(optimizer.betas),
+        "eps": optimizer.eps,
+        "weight_decay": optimizer.weight_decay,
+        # torch's AdamW, as under DDP: nothing to compile, and the same arithmetic.
+        "torch_adam": not plan.on_cpu_adam(config),
+        "adam_w_mode": True,
     }
+    if optimizer.fused is True:
+        params["fused"] = True  # DeepSpeed hands on to torch's class what it does not know itself
+    return {"type": "AdamW", "params": params}
 
 
 def _scheduler(config: RunConfig, total_steps: int | None) -> dict[str, Any]:

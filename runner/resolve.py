@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from runner import machine
+from runner import machine, plan
 from runner.errors import Problem
 from runner.schema import RunConfig
 
@@ -17,6 +17,8 @@ def resolve_machine(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
     resolved = config.model_copy(deep=True)
     _absolute_paths(resolved)
     problems = _launcher(resolved) + _precision(resolved)
+    if resolved.optimizer.fused == "auto":
+        resolved.optimizer.fused = resolved.launcher.device == "cpu" and not plan.on_cpu_adam(resolved)
     problems += _batch(resolved)
     return resolved, problems
 

@@ -124,6 +124,9 @@ class OptimizerConfig(Section):
     betas: tuple[Float, Float] = Field((0.9, 0.999), description="Decay rates of the first and second moment.")
     eps: Float = Field(1.0e-8, gt=0.0, description="Term added to the denominator.")
     weight_decay: Float = Field(0.0, ge=0.0, description="Decoupled weight decay; never on biases and normalisation weights.")
+    fused: bool | Literal["auto"] = Field(
+        "auto", description="torch's fused kernel: one pass over the optimizer states instead of about ten, nothing held beside them; auto: on CPU."
+    )
 
 
 class SchedulerConfig(Section):

@@ -24,7 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner import machine, places
+from runner import machine, places, plan
 from runner.schema import RunConfig
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def needed_ops(config: RunConfig, user_json: dict[str, Any] | None = None) -> li
     if config.launcher.name != "deepspeed" or config.mode != "train":
         return []
     targets = (config.offload.optimizer, config.offload.params)
-    needed = ["cpu_adam"] if config.offload.optimizer != "none" and config.offload.force_cpu_adam else []
+    needed = ["cpu_adam"] if plan.on_cpu_adam(config) else []
     if not needed and config.launcher.device == "cuda" and _asks_for_fused_adam(user_json):
         needed = ["fused_adam"]
     return needed + (["async_io"] if "nvme" in targets else [])

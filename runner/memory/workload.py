@@ -179,6 +179,7 @@ def workload_from_config(config: RunConfig, world_size: int, lengths: DataLength
         num_processes=max(1, world_size // nodes),
         num_nodes=nodes,
         buckets=Buckets(**zero),
+        optimizer_kernel="fused" if resolved.optimizer.fused is True else "foreach",
     )
 
 

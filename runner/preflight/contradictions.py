@@ -11,7 +11,19 @@ from runner.schema import RunConfig
 
 def contradictions(config: RunConfig, recipe: Recipe) -> list[Problem]:
     """All pairs of choices that cannot hold together."""
-    return [*_nodes(config), *_zero_and_offload(config), *_positions(config, recipe), *_schedule(config, recipe), *_head(config, recipe), *_untrained(config)]
+    return [*_nodes(config), *_zero_and_offload(config), *_positions(config, recipe), *_schedule(config, recipe), *_head(config, recipe), *_untrained(config), *_fused(config)]
+
+
+def _fused(config: RunConfig) -> list[Problem]:
+    if config.optimizer.fused is not True:
+        return []
+    if plan.on_cpu_adam(config):
+        why = "this would change nothing: DeepSpeed's CPU Adam takes the offloaded optimizer's place"
+        return [Problem("optimizer.fused", True, why, "leave it out, or add offload.force_cpu_adam=false")]
+    if config.launcher.name == "ddp" and config.precision.name == "fp16":
+        why = "a fused step skips overflows inside its kernel, where the schedule does not see it"
+        return [Problem("optimizer.fused", True, why, "use optimizer.fused=false, or precision=bf16")]
+    return []
 
 
 def _untrained(config: RunConfig) -> list[Problem]:

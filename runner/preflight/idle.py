@@ -57,7 +57,6 @@ _TRAINING = (
     "train.log_every",
     "train.batching",
     "train.dataloader_workers",
-    "train.save_model",
     "optimizer",
     "scheduler",
 )

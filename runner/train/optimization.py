@@ -73,7 +73,7 @@ def _optimizer(config: OptimizerConfig, model: torch.nn.Module) -> Any:
         from accelerate.utils import DummyOptim  # is only there where DeepSpeed is installed
 
         return DummyOptim(groups, weight_decay=config.weight_decay, **options)
-    return torch.optim.AdamW(groups, weight_decay=config.weight_decay, **options)
+    return torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=config.fused is True, **options)
 
 
 def _prepare_ddp(accelerator: Accelerator, model: torch.nn.Module, optimizer: torch.optim.Optimizer, factor: Callable[[int], float]) -> Prepared:

@@ -83,8 +83,7 @@ def plan_lines(checked: Checked) -> list[str]:
 
 def _optimizer_line(config: RunConfig) -> str:
     optimizer = config.optimizer
-    swapped = config.offload.optimizer != "none" and config.offload.force_cpu_adam
-    name = "DeepSpeedCPUAdam (offloaded states)" if swapped else "torch AdamW"
+    name = "DeepSpeedCPUAdam (offloaded states)" if plan.on_cpu_adam(config) else "torch AdamW"
     return f"{name}, lr {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}, owned by {_owner(config, optimizer.owner)}"
 
 

@@ -50,6 +50,8 @@ MISTAKES = {  # what is typed → what the answer must name
     ("+method=ddp", "launcher=deepspeed"): ["launcher=deepspeed", "+method=ddp chooses it too"],
     ("mode=evaluate", "train.epochs=4", "optimizer.lr=1e-3", "scheduler=cosine"): ["train.epochs", "optimizer.lr", "error: scheduler:", "nothing is trained under mode=evaluate"],
     ("mode=evaluate", "checkpoint.every_steps=4"): ["checkpoint.every_steps=4", "nothing is trained under mode=evaluate"],
+    ("optimizer.fused=true", "offload=optimizer_cpu"): ["optimizer.fused=True", "DeepSpeed's CPU Adam", "offload.force_cpu_adam=false"],
+    ("optimizer.fused=maybe",): ["optimizer.fused=maybe"],
     ("optimizer.betas=[0.9]",): ["optimizer.betas", "optimizer.betas=[0.9,0.999]"],
 }
 

@@ -9,7 +9,10 @@ import pytest
 import yaml
 
 from runner import plan, render
+from runner.compose import compose_run
+from runner.resolve import resolve_machine
 from runner.schema import RunConfig
+from tests.conftest import ROOT
 
 
 def config(**launcher):
@@ -76,6 +79,18 @@ def test_offload_stands_in_the_json():
     assert zero["offload_param"] == {"device": "cpu", "pin_memory": True}
     assert zero["stage3_gather_16bit_weights_on_model_save"] is True
     assert render.deepspeed_config(made, 10)["optimizer"]["params"]["torch_adam"] is False
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [((), True), (("optimizer.fused=false",), None), (("offload=optimizer_cpu",), None), (("offload=optimizer_cpu", "offload.force_cpu_adam=false"), True)],
+)
+def test_the_fused_kernel_is_asked_for_where_torch_steps_on_a_cpu(overrides: tuple[str, ...], expected: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    resolved, problems = resolve_machine(compose_run(["launcher.device=cpu", "launcher.num_processes=2", *overrides]).config)
+    assert not problems
+    resolved.optimizer.owner = resolved.scheduler.owner = "deepspeed"
+    assert render.deepspeed_config(resolved, 10)["optimizer"]["params"].get("fused") is expected
 
 
 def test_paths_with_blanks_survive_the_by_hand_command():
