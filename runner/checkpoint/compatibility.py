@@ -28,6 +28,7 @@ HARMLESS = frozenset(
         "checkpoint.keep_last",
         "checkpoint.keep_best",
         "checkpoint.on_preemption",
+        "checkpoint.required",
         "launcher.main_process_port",
         "launcher.start_method",
         "launcher.max_restarts",

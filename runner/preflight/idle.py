@@ -105,7 +105,7 @@ RULES = (
         _NOT_TRAINED,
         _TRAIN,
     ),
-    Rule(("checkpoint.keep_last",), _writes_checkpoints, "no checkpoints are written", "add checkpoint.every_steps=N or leave it out"),
+    Rule(("checkpoint.keep_last", "checkpoint.required"), _writes_checkpoints, "no checkpoints are written", "add checkpoint.every_steps=N or leave it out"),
 )
 
 

@@ -126,6 +126,7 @@ def _run(run: Run) -> dict[str, Any]:
         "train_seconds": run.train_seconds_per_epoch,
         "eval_seconds": run.eval_seconds_per_epoch,
         "metrics": run.metrics,
+        "test_metrics": run.test_metrics,
         "peak_memory_bytes": run.peak_memory_bytes,
         "predicted_memory_bytes": run.predicted_memory_bytes,
         "is_trial": run.is_trial,

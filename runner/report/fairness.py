@@ -68,6 +68,11 @@ def _devices(run: Run) -> Any:
     return [kind, devices, run.world_size, dig(run.raw, "hardware.cpu")]
 
 
+def _optimizer(run: Run) -> Any:
+    name = dig(run.raw, "observed.optimizer_class")
+    return f"{name} (fused)" if name and dig(run.raw, "observed.optimizer_fused") else name
+
+
 def _packages(run: Run) -> Any:
     versions = mapping(run.raw.get("versions"))
     return {name: versions.get(name) for name in _COMPARED_PACKAGES} if versions else None
@@ -77,7 +82,7 @@ _FACTS: tuple[tuple[str, Callable[[Run], Any]], ...] = (
     ("model", _paths("config.model.name", "config.model.hub_id", "config.model.path", "config.model.init", "num_parameters")),
     ("data set fingerprint", _data_fingerprints),
     ("global batch size", lambda run: run.global_batch_size),
-    ("optimizer class", _paths("observed.optimizer_class")),
+    ("optimizer class", _optimizer),
     ("optimizer state dtype", _paths("observed.optimizer_state_dtype")),
     ("optimizer settings", _paths("config.optimizer.lr", "config.optimizer.betas", "config.optimizer.eps", "config.optimizer.weight_decay")),
     ("gradient clipping", _paths("config.train.gradient_clipping")),

@@ -67,6 +67,11 @@ class Run:
         return _mean([epoch.eval_seconds for epoch in self.epochs])
 
     @property
+    def test_metrics(self) -> dict[str, float]:
+        """Metrics of the test split, where there is one."""
+        return numbers(dig(self.raw, "test.metrics") or dig(self.raw, "evaluations.test.metrics"))
+
+    @property
     def generated_data(self) -> bool:
         """Whether any split is one of the bundled, generated samples."""
         splits = mapping(self.raw.get("data")).values()

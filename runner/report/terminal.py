@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from runner.report.columns import Column, batch_text, bytes_text, metric_text, seconds_text, status_text, table_columns
 from runner.report.fairness import statement
 from runner.report.folding import row_of
+from runner.report.intervals import Estimate
 from runner.report.run import run_from_record
 from runner.report.tables import DEFINITIONS, Comparison, Table
 from runner.report.versions import upgrade
@@ -145,6 +146,7 @@ def _result_lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("train s/epoch", seconds_text(row.train_seconds)),
         ("eval s/epoch", seconds_text(row.eval_seconds)),
         *metrics,
+        *((f"test {name}", metric_text(Estimate(value, None, 1))) for name, value in run.test_metrics.items()),
         ("peak memory (largest rank)", bytes_text(row.peak_memory_bytes)),
         ("status", status_text(row)),
     ]

@@ -35,6 +35,10 @@ WEIGHTS_AND_OPTIMIZER = "model_and_optimizer.pt"
 IN_RECORD = ("epochs", "metrics", "best", "samples_seen", "optimizer_steps", "time_to_first_step_seconds")
 
 
+class CheckpointFailed(RuntimeError):
+    """A checkpoint that `checkpoint.required` asks for could not be written."""
+
+
 class Checkpoints:
     """Writes and reads the checkpoints of a run, as one of its ranks.
 
@@ -84,7 +88,11 @@ class Checkpoints:
             self.save(state)
 
     def save(self, state: loop.LoopState, evaluated: bool = False, metric: float | None = None) -> bool:
-        """Write a checkpoint; returns whether it is complete. All ranks take part, and learn the same answer."""
+        """Write a checkpoint; returns whether it is complete. All ranks take part, and learn the same answer.
+
+        Raises:
+            CheckpointFailed: where it is not complete, and `checkpoint.required`.
+        """
         run = self._run
         began = run.clock.read()
         run.heartbeat.beat(phase="writing a checkpoint")
@@ -99,6 +107,8 @@ class Checkpoints:
         if run.accelerator.is_main_process:  # all ranks have acted on it by now
             (run.run_dir / f"{rundir.CHECKPOINT_AT}_{state.step}").unlink(missing_ok=True)
         self._tell(state, evaluated, error, seconds)
+        if error is not None and self._settings.required:
+            raise CheckpointFailed(f"no checkpoint at step {state.step}: {error}")
         return error is None
 
     def _write(self, state: loop.LoopState, evaluated: bool, metric: float | None) -> str | None:
@@ -166,7 +176,11 @@ class Checkpoints:
             return
         if error is not None:
             kept = folders.newest(run.run_dir, checksums=False)
-            warning = f"no checkpoint at step {state.step}: {error}; " + (f"{kept.path.name} is kept, training goes on" if kept else "there is none so far, training goes on")
+            warning = (
+                f"no checkpoint at step {state.step}: {error}; "
+                + (f"{kept.path.name} is kept" if kept else "there is none so far")
+                + ("" if self._settings.required else ", training goes on")
+            )
             self._warn(warning)
             return
         policy = retention.Policy(self._settings.keep_last, self._settings.keep_best, run.config.recipe.greater_is_better)

@@ -18,6 +18,7 @@ def facts(run: Any) -> dict[str, Any]:
         "world_size": run.accelerator.num_processes,
         "zero_stage": run.config.zero.stage if run.config.launcher.name == "deepspeed" else None,
         "optimizer_class": f"{type(optimizer).__module__.split('.')[0]}.{type(optimizer).__name__}",
+        "optimizer_fused": bool(optimizer.param_groups[0].get("fused")),
         "optimizer_state_dtype": _state_dtype(optimizer),
         "scheduler_class": type(run.prepared.scheduler or getattr(run.prepared.model, "lr_scheduler", None)).__name__,
         "parameter_dtype": _name(first.dtype),

@@ -138,8 +138,12 @@ def test_a_full_disk_costs_a_checkpoint_not_the_run(small_disk: Path, real_run: 
     assert "no checkpoint at step 8: disk full: the checkpoint needs 3.6 MiB, free" in warnings[0]
     assert "step_00000004 is kept" in warnings[0]
     assert checkpoint_names(small_disk / "run") == ["step_00000004"]
+    required = real_run.resume(small_disk / "run", "checkpoint.required=true")
+    assert required.returncode == 1
+    assert "no checkpoint at step 8: disk full" in required.record["reason"]
+    assert checkpoint_names(small_disk / "run") == ["step_00000004"]
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
-    resumed = real_run.resume(small_disk / "run")
+    resumed = real_run.resume(small_disk / "run", "checkpoint.required=false")
     assert resumed.returncode == 0, resumed.text
     assert "going on from step_00000004" in resumed.text, resumed.text
     assert numbers(resumed) == numbers(whole)

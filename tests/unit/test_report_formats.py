@@ -162,6 +162,10 @@ def test_the_result_of_one_run_says_what_it_was(capsys: pytest.CaptureFixture[st
     text = capsys.readouterr().out
     for part in ("ZeRO-2", "16 = 8×1×2", "10.00", "1.50", "0.8000", "3.00 GiB", "completed", "generated sample"):
         assert part in text
+    print_result(record("ZeRO-2", test={"metrics": {"accuracy": 0.75}}), console)
+    text = capsys.readouterr().out
+    assert "test accuracy" in text
+    assert "0.7500" in text
     print_result({}, console)
     assert "unknown" in capsys.readouterr().out
 

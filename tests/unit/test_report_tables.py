@@ -149,6 +149,7 @@ def test_fairness_names_all_that_was_the_same(tmp_path: Path) -> None:
     ("changes", "name", "told"),
     [
         ({"observed": {"optimizer_class": "DeepSpeedCPUAdam"}}, "optimizer class", "DDP: AdamW; ZeRO-2: DeepSpeedCPUAdam"),
+        ({"observed": {"optimizer_fused": True}}, "optimizer class", "DDP: AdamW; ZeRO-2: AdamW (fused)"),
         ({"observed": {"optimizer_state_dtype": "bfloat16"}}, "optimizer state dtype", "DDP: float32; ZeRO-2: bfloat16"),
         ({"observed": {"activation_dtype": "float16"}}, "precision", "DDP: bfloat16; ZeRO-2: float16"),
         ({"config": {"train": {"gradient_clipping": 0.0}}}, "gradient clipping", "DDP: 1.0; ZeRO-2: 0.0"),
