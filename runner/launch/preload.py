@@ -21,10 +21,9 @@ LIBRARIES = (
     "transformers.modeling_utils",
     "pyarrow",
     "runner.train.worker",
-    # What every recipe's metrics need. Rank 0 would import it in the first evaluation, and in each cell of a sweep again.
-    "datasets",
-    "evaluate",
 )
+# What every recipe's metrics need: rank 0 imports it after its first step, in each cell of a sweep again unless the host has.
+METRICS = ("datasets", "evaluate")
 # DeepSpeed's ZeRO imports it in the first backward pass, whatever the optimizer is.
 MUON = "deepspeed.runtime.zero.muon.muon_optimizer"
 DEEPSPEED = ("deepspeed", MUON)

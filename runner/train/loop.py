@@ -59,7 +59,7 @@ class Window:
     """One optimizer step as planned: this rank's micro batches, and the volume over all ranks."""
 
     batches: list[MicroBatch]
-    items: int
+    shares: list[float]  # of the window's items, by micro batch
     samples: int
     tokens: int
 
@@ -79,9 +79,11 @@ def _passes(rows: np.ndarray, per_pass: int) -> list[np.ndarray]:
 
 def _window(run: Any, group: list[np.ndarray], world: int) -> Window:
     rows = np.concatenate(group)
+    batches = [deal(step, world)[run.accelerator.process_index] for step in group]
+    items = int(run.train_split.items[rows].sum())
     return Window(
-        batches=[deal(step, world)[run.accelerator.process_index] for step in group],
-        items=int(run.train_split.items[rows].sum()),
+        batches=batches,
+        shares=[_items(run, batch) / items for batch in batches],
         samples=len(rows),
         tokens=int(run.train_split.lengths[rows].sum()),
     )
@@ -146,13 +148,12 @@ def train_epoch(run: Any, state: LoopState, total_steps: int, heartbeat: Heartbe
 def _optimizer_step(run: Any, window: Window, batches: Iterator[Any]) -> tuple[torch.Tensor, Any]:
     """Forward and backward over the window, then one optimizer step; returns this rank's part of the loss and the norm."""
     part = torch.zeros((), device=run.accelerator.device)
-    for batch in window.batches:
+    for share in window.shares:
         with run.clock.phase("data_wait"):
             tensors = next(batches)
         with run.accelerator.accumulate(run.prepared.model):
             with run.clock.phase("forward"):
                 loss = run.recipe.loss(run.prepared.model, tensors)
-            share = _items(run, batch) / window.items
             part += loss.detach().float() * share
             with run.clock.phase("backward"):
                 _backward(run, loss, share)

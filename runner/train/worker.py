@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from runner import plan, rundir
+from runner import metrics, plan, rundir
 from runner.data.prepared import PreparedSplit, prepare_split
 from runner.launch.outcome import restart_reason
 from runner.recipe import Recipe, load_recipe
@@ -53,6 +53,7 @@ class RankRun:
     window: Any = None  # the optimizer step under way, as planned
     first_bad: tuple[int, list[int]] = (0, [])  # step and rows of this rank where the loss stopped being finite
     checkpoints: Any = None
+    metrics_ready: bool = False
     epoch_began: float = 0.0  # on the clock, moved on by the time that checkpoints took
 
     def elapsed(self) -> float:
@@ -73,7 +74,17 @@ class RankRun:
         self.faults.step = state.step + 1
         if state.step == 1 and self.record is not None:
             self.record.update(time_to_first_step_seconds=self.elapsed())
+        if self.record is not None and not self.metrics_ready:
+            began = self.clock.read()
+            self.make_metrics_ready()
+            self.epoch_began += self.clock.read() - began  # no part of the epoch's training time
         self.checkpoints.after_step(state)
+
+    def make_metrics_ready(self) -> None:
+        """On rank 0: import what scores need, outside the times of training and evaluation."""
+        with self.clock.phase("startup"):
+            metrics.make_ready(self.recipe.metrics)
+        self.metrics_ready = True
 
 
 def run_rank(folder: str) -> None:
@@ -359,6 +370,8 @@ def _finish(run: RankRun, state: loop.LoopState) -> None:
 def _evaluate_only(run: RankRun) -> None:
     """`mode=evaluate`: the splits, without training."""
     results = {}
+    if run.record is not None:
+        run.make_metrics_ready()
     for name in run.evaluated:
         began = run.clock.read()
         found = evaluate_split(run, name)
