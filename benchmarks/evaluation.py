@@ -8,7 +8,7 @@ from benchmarks.measure import Bench, launch_command, runner_command, typed
 from benchmarks.result import Figure
 from benchmarks.workload import dialogues
 
-ROUNDS = 3
+ROUNDS = 2
 ROWS, QUICK_ROWS = 1000, 100
 
 
