@@ -98,7 +98,7 @@ def corpus_bleu(predictions: list[str], references: list[str]) -> dict[str, floa
     return {**scores, **counted}
 
 
-def make_ready(names: Iterable[str]) -> None:
+def import_libraries(names: Iterable[str]) -> None:
     """Import what these metrics need (0.4 s and more), so that no evaluation's time has it in it. Names of a user's own mean nothing here."""
     for name, build in {"f1": _classification_metric, "accuracy": _classification_metric, "bleu": _bleu_metric, "perplexity": _perplexity_metric}.items():
         if name in names:

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from runner import metrics, plan, rundir
+from runner import plan, rundir
 from runner.data.prepared import PreparedSplit, prepare_split
 from runner.launch.outcome import restart_reason
+from runner.metrics import import_libraries
 from runner.recipe import Recipe, load_recipe
 from runner.record import now
 from runner.schema import RunConfig
@@ -83,7 +84,7 @@ class RankRun:
     def make_metrics_ready(self) -> None:
         """On rank 0: import what scores need, outside the times of training and evaluation."""
         with self.clock.phase("startup"):
-            metrics.make_ready(self.recipe.metrics)
+            import_libraries(self.recipe.metrics)
         self.metrics_ready = True
 
 
