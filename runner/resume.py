@@ -27,6 +27,7 @@ from runner.preflight.data import check_data
 from runner.preflight.devices import check_devices, check_precision
 from runner.preflight.nvme import check_nvme
 from runner.preflight.software import check_software
+from runner.preflight.survivors import lives
 from runner.recipe import load_recipe
 from runner.record import FILE, METRICS_FILE, Record, now, write_atomically
 from runner.report.liveness import runner_liveness
@@ -163,15 +164,11 @@ def wait_for_survivors(run_dir: Path, say: Callable[[str], None]) -> None:
 
 def _survivors(run_dir: Path) -> list[int]:
     """Process ids in the heartbeats that still belong to ranks: alive, and started before the heartbeat's last word."""
-    import psutil
-
     found = []
     for rank, beat in read_heartbeats(run_dir).items():
-        with contextlib.suppress(psutil.Error, OSError, KeyError):
-            process = psutil.Process(beat["pid"])
-            spoke = (run_dir / "heartbeat" / f"rank_{rank}.json").stat().st_mtime
-            if process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= spoke + 1:
-                found.append(process.pid)
+        with contextlib.suppress(OSError, KeyError):
+            if lives(beat["pid"], (run_dir / HEARTBEATS / f"rank_{rank}.json").stat().st_mtime):
+                found.append(beat["pid"])
     return found
 
 

@@ -28,17 +28,17 @@ def _left_behind() -> list[int]:
             continue
         with contextlib.suppress(ValueError, IndexError):
             runner = int(words[words.index(HOST_MODULE) + 1])
-            if not _alive(runner, process.info["create_time"]):
+            if not lives(runner, process.info["create_time"]):
                 found.append(process.pid)
     return found
 
 
-def _alive(runner: int, forked: float) -> bool:
-    """Whether the runner lives: a process of that number that is not younger than what it started."""
+def lives(pid: int, moment: float) -> bool:
+    """Whether the process that had this number at a moment (seconds since the epoch, within 1 s) is there still, and no zombie."""
     import psutil
 
     try:
-        process = psutil.Process(runner)
-        return bool(process.create_time() <= forked + 1 and process.status() != psutil.STATUS_ZOMBIE)
+        process = psutil.Process(pid)
+        return bool(process.create_time() <= moment + 1 and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
