@@ -103,14 +103,13 @@ class Runs:
 
         from runner.compose import compose_run
         from runner.execution import Request, execute
-        from runner.launch.watch import stopping
+        from runner.launch.watch import Stopping
         from runner.preflight import check
 
         composed = compose_run([*overrides, f'hydra.run.dir="{run_dir}"'])
         checked = check(composed)
         said = Console(file=io.StringIO(), width=200)
-        with stopping() as stop:
-            ended = execute(Request(checked, composed.overrides, environment=environment or {}), self._host(checked.config), stop, said)
+        ended = execute(Request(checked, composed.overrides, environment=environment or {}), self._host(checked.config), Stopping(), said)
         return Result(ended.exit_code, said.file.getvalue(), str(ended.record.data.get("reason") or ""), run_dir)
 
     def resume(self, run_dir: Path, *overrides: str, environment: dict[str, str] | None = None) -> Result:
@@ -119,15 +118,15 @@ class Runs:
 
         from runner import rundir
         from runner.execution import run_attempt
-        from runner.launch.watch import stopping
+        from runner.launch.watch import Stopping
         from runner.resume import find, open_run, prepare
 
         said = Console(file=io.StringIO(), width=200)
         record = open_run(run_dir)
-        with rundir.held(run_dir), stopping() as stop:
+        with rundir.held(run_dir):
             request = prepare(find(run_dir, record, list(overrides)), list(overrides), time.monotonic(), said.print)
             request.environment = environment or {}
-            ended = run_attempt(request, self._host(request.checked.config), stop, said)
+            ended = run_attempt(request, self._host(request.checked.config), Stopping(), said)
         return Result(ended.exit_code, said.file.getvalue(), str(ended.record.data.get("reason") or ""), run_dir)
 
     def _host(self, config: Any) -> Any:

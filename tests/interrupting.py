@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -70,7 +71,8 @@ class Started:
         """Signal the runner, or all its processes; returns when."""
         self.family = self.processes()
         for process in self.family if everyone else self.family[:1]:
-            process.send_signal(number)
+            with contextlib.suppress(psutil.NoSuchProcess):  # one that has just ended by itself
+                process.send_signal(number)
         return time.monotonic()
 
     def end(self, timeout: float = 60) -> Result:

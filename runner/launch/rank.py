@@ -77,8 +77,8 @@ def _obey_only(agent: int) -> None:
     """SIGTERM ends this rank when torch elastic sends it, and at once. From anyone else it means the whole run, of which
     the runner takes care: Slurm sends it to every process of a job, and a rank has to live to write its checkpoint.
     """
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # inherited by all threads: the signal waits for the one below
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def listen() -> None:
         while signal.sigwaitinfo({signal.SIGTERM}).si_pid != agent:

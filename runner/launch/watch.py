@@ -55,14 +55,16 @@ class Stopping:
 
 @contextlib.contextmanager
 def stopping() -> Iterator[Stopping]:
-    """Catch signals for the time of a run."""
+    """Catch signals for the time of a run, and ignore them from its end on: the process is about to exit, and a signal that
+    comes while it prints its result must not change the exit status of a run whose record is closed."""
     state = Stopping()
-    before = {number: signal.signal(number, state.note) for number in STOPPING}
+    for number in STOPPING:
+        signal.signal(number, state.note)
     try:
         yield state
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in STOPPING:
+            signal.signal(number, signal.SIG_IGN)
 
 
 class Watch:

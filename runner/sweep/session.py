@@ -77,7 +77,7 @@ class Session:
         self._console.print("sweep      " + ", ".join(f"{count} {status}" for status, count in counts.items() if count), highlight=False)
         if self._sweep_dir is not None and self._sweep_dir.is_dir():
             self._console.print(f"compare    python -m runner report '{self._sweep_dir}'", highlight=False)
-        if self._stop.asked:
+        if self._stop.asked and counts[table.PREEMPTED] + counts[table.NOT_RUN]:
             self._console.print("go on by typing the same command again: completed cells are skipped", highlight=False)
             return EXIT_INTERRUPTED if signal.SIGINT in self._stop.signals else EXIT_PREEMPTED
         return EXIT_SWEEP_CELL_FAILED if counts[table.FAILED] else EXIT_COMPLETED

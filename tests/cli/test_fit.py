@@ -99,14 +99,13 @@ def test_every_end_of_a_trial_is_told_apart(tmp_path: Path, hosts: Any, fault: s
     from runner.fit.largest import find_largest
     from runner.fit.room import room_of
     from runner.fit.trial import Laboratory
-    from runner.launch.watch import stopping
+    from runner.launch.watch import Stopping
     from runner.preflight import check
 
     composed = compose_run(["launcher=ddp", "fit.max_micro_batch_size=1", "fit.trial_timeout_seconds=10", f'hydra.run.dir="{tmp_path / "run"}"', *QUICK])
     config = check(composed).config
-    with stopping() as stop:
-        laboratory = Laboratory(tmp_path / "trials", room_of(config), hosts, stop, Console(quiet=True), {"RUNNER_FAULT": fault})
-        found = find_largest(composed, config, laboratory)
+    laboratory = Laboratory(tmp_path / "trials", room_of(config), hosts, Stopping(), Console(quiet=True), {"RUNNER_FAULT": fault})
+    found = find_largest(composed, config, laboratory)
     assert [trial.status for trial in found.trials] == [status]
     assert reason in found.trials[0].reason
     assert (found.rows, bool(found.error)) == (0, status == "failed")

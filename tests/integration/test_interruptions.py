@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -78,6 +79,31 @@ def test_sigterm_in_an_evaluation_checkpoints_and_the_evaluation_is_done_again(l
     resumed = real_run.resume(tmp_path / "run")
     assert resumed.returncode == 0, resumed.text
     assert numbers(resumed) == numbers(undisturbed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_after_the_record_is_closed_changes_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    """The runner is still closing its host and printing the table: the run is completed, and its exit status says so."""
+    run_dir = tmp_path / "run"
+    started = Started(*LAUNCHERS["ddp"], *SHORT, "train.max_steps=2", run_dir=run_dir)
+    if started.wait_until(lambda: (run_dir / "record.json").exists() and json.loads((run_dir / "record.json").read_text())["status"] == "completed"):
+        while started.process.poll() is None:
+            started.signal(number)
+            time.sleep(0.005)
+    ended = started.end()
+    assert ended.returncode == 0, ended.text
+    assert f"record     {run_dir}/record.json" in ended.stdout.splitlines()
+
+
+def test_a_signal_after_the_last_cell_is_done_changes_nothing(tmp_path: Path) -> None:
+    """Nothing of the sweep is left to go on with."""
+    sweep, records = tmp_path / "sweep", tmp_path / "sweep/1/record.json"
+    started = Started("-m", *LAUNCHERS["ddp"], *SHORT, "train.max_steps=1,2", f'hydra.sweep.dir="{sweep}"', run_dir=tmp_path / "unused")
+    if started.wait_until(lambda: records.exists() and json.loads(records.read_text())["status"] == "completed"):
+        started.signal(signal.SIGTERM)
+    ended = started.end()
+    assert ended.returncode == 0, ended.text
+    assert "sweep      2 completed" in ended.stdout.splitlines()
 
 
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
