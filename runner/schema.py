@@ -221,7 +221,7 @@ class FitConfig(Section):
 
     memory_budget: str | None = Field(None, description="Bytes a rank may use, e.g. 24GiB; null: the device's memory.")
     target_global_batch: Int | None = Field(None, ge=1, description="Climb the ladder at this global batch; null: find the largest micro batch.")
-    steps: Int = Field(3, ge=1, description="Optimizer steps of one trial.")
+    steps: Int = Field(3, ge=2, description="Optimizer steps of one trial; the first one has no optimizer states yet.")
     max_micro_batch_size: Int = Field(4096, ge=1, description="Largest micro batch tried.")
     trial_timeout_seconds: Float = Field(900.0, gt=0, description="Longest time of one trial.")
     name: str | None = Field(None, description="Name under which the result is saved for `+fitted=NAME`.")

@@ -58,7 +58,8 @@ def rungs(config: RunConfig) -> Iterator[Rung]:
         for higher in range(stage + 1, 4):
             yield from _with_and_without_checkpointing(config, Rung(f"ZeRO-{higher}", zero_stage=higher))
     if config.offload.optimizer == "none":
-        yield from _with_and_without_checkpointing(config, Rung("ZeRO-3 + optimizer offload", zero_stage=3, offload="optimizer_cpu"))
+        for with_offload in range(max(stage, 2), 4):
+            yield from _with_and_without_checkpointing(config, Rung(f"ZeRO-{with_offload} + optimizer offload", zero_stage=with_offload, offload="optimizer_cpu"))
     if config.offload.params == "none":
         yield from _with_and_without_checkpointing(config, Rung("ZeRO-3 + optimizer and parameter offload", zero_stage=3, offload="cpu"))
 

@@ -130,7 +130,7 @@ def trial_config(config: RunConfig, micro_batch_size: int, accumulation: int) ->
     train = own.train
     train.micro_batch_size, train.gradient_accumulation_steps, train.global_batch_size = micro_batch_size, accumulation, None
     train.batching, train.max_steps, train.epochs = "longest_first", config.fit.steps, config.fit.steps
-    train.save_model, train.log_every, train.warmup_steps_not_timed = False, 1, min(1, config.fit.steps - 1)
+    train.save_model, train.log_every, train.warmup_steps_not_timed = False, 1, 1
     train.evaluate_every_epoch = True
     own.scheduler.warmup_steps = 0
     own.checkpoint = CheckpointConfig.model_validate({})

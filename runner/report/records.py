@@ -64,7 +64,10 @@ def read_run(folder: Path) -> Run:
     problem = _version_problem(raw)
     if problem:
         return unreadable_run(folder, problem)
-    return run_from_record(judge_status(upgrade(raw)), folder)
+    record = upgrade(raw)
+    if not text(record.get("status")):
+        return unreadable_run(folder, f"{RECORD_NAME} says no status: it is not a whole record")
+    return run_from_record(judge_status(record), folder)
 
 
 def _version_problem(raw: Any) -> str | None:

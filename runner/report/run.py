@@ -99,7 +99,7 @@ def run_from_record(raw: Mapping[str, Any], folder: Path) -> Run:
     return Run(
         folder=folder,
         run_id=text(raw.get("run_id")) or folder.name,
-        status=text(raw.get("status")) or "unknown",
+        status=text(raw.get("status")),
         reason=text(raw.get("reason")),
         method=text(raw.get("method")) or method_of(config),
         workload=_workload(config),

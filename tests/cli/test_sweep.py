@@ -120,7 +120,7 @@ def test_nothing_leaks_from_cell_to_cell(tmp_path: Path, real_run: Any) -> None:
 def test_prepared_comparison_survives_ctrl_c_and_kill(tmp_path: Path) -> None:
     """`+sweep=ddp_vs_zero` stopped twice and typed again runs only what is missing, and gives both tables."""
     # The search is capped at 6 rows, so that each takes one trial.
-    typed = ("+sweep=ddp_vs_zero", "train.max_steps=2", "fit.steps=1", "fit.max_micro_batch_size=6", *QUICK)
+    typed = ("+sweep=ddp_vs_zero", "train.max_steps=2", "fit.steps=2", "fit.max_micro_batch_size=6", *QUICK)
     process = started(tmp_path, *typed)
     wait_for(lambda: list(tmp_path.glob("multirun/*/*/1/logs/rank_0.log")))
     process.send_signal(signal.SIGINT)

@@ -98,12 +98,25 @@ def test_ladder_keeps_the_order_of_the_issue() -> None:
         "gradient checkpointing",
         "ZeRO-3",
         "ZeRO-3 + gradient checkpointing",
+        "ZeRO-2 + optimizer offload",
+        "ZeRO-2 + optimizer offload + gradient checkpointing",
         "ZeRO-3 + optimizer offload",
         "ZeRO-3 + optimizer offload + gradient checkpointing",
         "ZeRO-3 + optimizer and parameter offload",
         "ZeRO-3 + optimizer and parameter offload + gradient checkpointing",
     ]
     assert divisors(12) == [12, 6, 4, 3, 2, 1]
+
+
+def test_ladder_of_a_single_device_begins_with_offload() -> None:
+    """Nothing to share with other ranks: partitioning alone saves nothing there."""
+    config = config_of(launcher={"name": "ddp", "num_processes": 1}, zero={"stage": 0}, train={"gradient_checkpointing": True})
+    assert [rung.name for rung in rungs(config)] == [
+        "as configured",
+        "ZeRO-2 + optimizer offload",
+        "ZeRO-3 + optimizer offload",
+        "ZeRO-3 + optimizer and parameter offload",
+    ]
 
 
 def test_overrides_of_a_rung() -> None:

@@ -60,6 +60,7 @@ def test_version_1_with_half_of_its_keys_is_read(tmp_path: Path) -> None:
         (b"{}", "no schema_version"),
         (b'{"schema_version": true}', "no schema_version"),
         (b'{"schema_version": 2, "status": "completed"}', "schema version 2 is unknown"),
+        (b'{"schema_version": 1}', "says no status"),
     ],
 )
 def test_an_unreadable_record_is_a_row_with_a_reason(tmp_path: Path, content: bytes, reason: str) -> None:
