@@ -176,6 +176,21 @@ def adopt(config: RunConfig, explicit: frozenset[str]) -> tuple[dict[str, Any] |
     return content, problems
 
 
+def fixed_batch(config: RunConfig, with_accumulation: bool) -> list[Problem]:
+    """Batch sizes that `launcher.config_file` fixes, where they are what is searched for.
+
+    Args:
+        config: as composed.
+        with_accumulation: whether gradient accumulation is set by the search, too.
+    """
+    if config.launcher.config_file is None or config.launcher.name != "deepspeed":
+        return []
+    content = _read(Path(config.launcher.config_file).expanduser())
+    keys = ["train_batch_size", "train_micro_batch_size_per_gpu", *(["gradient_accumulation_steps"] if with_accumulation else [])]
+    why = "the search for the largest micro batch sets it, and launcher.config_file fixes it"
+    return [Problem(key, content[key], why, f'write "{key}": "auto" in launcher.config_file') for key in keys if content.get(key, AUTO) != AUTO]
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

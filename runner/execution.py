@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from runner import metrics, plan, render, rundir
-from runner.checkpoint.folders import newest
+from runner.checkpoint.folders import newest, remove_converted
 from runner.deepspeed_json import fill
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUT_OF_MEMORY, EXIT_PREEMPTED
 from runner.launch.local import Host, HostDied
@@ -110,6 +110,9 @@ def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) 
             return _close(run_dir, "preempted", None)
         except (PreparationFailed, BuildFailed) as failed:
             return _close(run_dir, "failed", Failure(None, str(failed), run_dir / rundir.LOGS / "launch.log"))
+        except Exception as error:  # none of ours is known: it is raised on, with the record closed
+            _close(run_dir, "failed", Failure(None, f"the runner failed: {type(error).__name__}: {error}", run_dir / rundir.LOGS))
+            raise
     if outcome["status"] == "failed":
         return _close(run_dir, "failed", first_failure(run_dir, outcome))
     return _close(run_dir, outcome["status"], None)
@@ -168,6 +171,7 @@ def _close(run_dir: Path, status: str, failure: Failure | None) -> Ended:
         record.data["assets"] = resolved_assets(rundir.read_config(run_dir))  # what was downloaded has a commit by now
     record.end_attempt("failed" if status == "interrupted" else status, reason)
     rundir.clear_requests(run_dir)
+    remove_converted(run_dir)
     shutil.rmtree(run_dir / "heartbeat", ignore_errors=True)
     return Ended(status, record, failure)
 

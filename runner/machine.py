@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -51,25 +52,54 @@ def _device(line: str) -> Device:
     index, _, rest = line.partition(",")
     name, mebibytes, capability, uuid = (part.strip() for part in rest.rsplit(",", 3))
     major, _, minor = capability.partition(".")
-    return Device(int(index), name, int(mebibytes) * 2**20, (int(major), int(minor or 0)), uuid)
+    # A GPU that shares the host's memory says [N/A] for its own; old drivers do for the compute capability.
+    memory = int(mebibytes) * 2**20 if mebibytes.isdigit() else _host_memory_bytes()
+    return Device(int(index), name, memory, (int(major), int(minor or 0)) if major.isdigit() else (0, 0), uuid)
+
+
+def _host_memory_bytes() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().total)
 
 
 def visible_devices(gpu_ids: str = "all") -> list[Device]:
-    """GPUs a run may use: those in CUDA_VISIBLE_DEVICES (set but empty means none), then those in `gpu_ids`."""
+    """GPUs a run may use: those in CUDA_VISIBLE_DEVICES (set but empty means none), then those in `gpu_ids`; in the order
+    in which they are named there, which is the order of the ranks.
+    """
     devices = list(installed_devices())
     for chosen in (os.environ.get("CUDA_VISIBLE_DEVICES"), None if gpu_ids == "all" else gpu_ids):
         if chosen is not None:
             wanted = [part.strip() for part in chosen.split(",") if part.strip()]
-            devices = [device for device in devices if any(_is_named(device, part) for part in wanted)]
+            devices = [device for part in wanted for device in _named(devices, part)]
     return devices
 
 
-def _is_named(device: Device, part: str) -> bool:
-    """Whether a part of CUDA_VISIBLE_DEVICES means this device: its index or the beginning of its UUID.
+def _named(devices: list[Device], part: str) -> list[Device]:
+    """The device that a part of CUDA_VISIBLE_DEVICES means: its index, the beginning of its UUID, or a slice's (MIG) UUID."""
+    if part.startswith("MIG-"):
+        return _slice(devices, part)
+    return [device for device in devices if part == str(device.index) or (part.startswith("GPU-") and device.uuid.startswith(part))][:1]
 
-    Slices (MIG) have names that only the driver can resolve; the run may use them, so they count as the devices they lie on.
-    """
-    return part == str(device.index) or part.startswith("MIG-") or (part.startswith("GPU-") and device.uuid.startswith(part))
+
+def _slice(devices: list[Device], part: str) -> list[Device]:
+    """A slice, with the memory in its profile's name (`1g.10gb`) and its card's capability."""
+    card: Device | None = None
+    for line in _listed():
+        if heading := re.match(r"GPU (\d+):", line):
+            card = next((device for device in devices if device.index == int(heading[1])), None)
+        elif card and (found := re.match(r"\s+MIG (\S*?(\d+)gb\S*)\s.*UUID: (MIG-[^)]+)\)", line)) and found[3].startswith(part):
+            return [replace(card, name=f"{card.name} MIG {found[1]}", memory_bytes=int(found[2]) * 2**30, uuid=found[3])]
+    return []
+
+
+@lru_cache(maxsize=1)
+def _listed() -> tuple[str, ...]:
+    """Cards and their slices, as `nvidia-smi -L` lists them."""
+    try:
+        return tuple(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10, check=True).stdout.splitlines())
+    except (OSError, subprocess.SubprocessError):
+        return ()
 
 
 def physical_cores() -> int:

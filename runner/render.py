@@ -178,6 +178,7 @@ def rank_environment(config: RunConfig) -> dict[str, str]:
         variables["GOMP_SPINCOUNT"] = SPIN_COUNT
     if config.launcher.device == "cpu":
         variables |= {"DS_ACCELERATOR": "cpu"} if config.launcher.name == "deepspeed" else {"ACCELERATE_USE_CPU": "true"}
+        variables["CUDA_VISIBLE_DEVICES"] = ""  # accelerate under DeepSpeed takes a GPU wherever torch sees one
     if config.cache_dir:
         variables |= places.cache_variables(cache)
     return variables

@@ -126,13 +126,18 @@ def _assess(run_dir: Path) -> tuple[Checkpoint | None, list[tuple[Checkpoint, st
     return None, damaged
 
 
-def prepare(found: Found, arguments: list[str], started_monotonic: float, say: Callable[[str], None]) -> Request:
-    """Make the folder ready for another attempt; returns what `run_attempt` needs."""
+def prepare(found: Found, arguments: list[str], started_monotonic: float, say: Callable[[str], None], stop_asked: Callable[[], bool] = lambda: False) -> Request:
+    """Make the folder ready for another attempt; returns what `run_attempt` needs.
+
+    Raises:
+        ConversionStopped: when `stop_asked` turned true while a checkpoint was converted; the next resume begins anew.
+    """
     run_dir, config = found.run_dir, found.config
+    _close_killed(found)
     _tidy(found, say)
     if found.chosen is not None and compatibility.needs_conversion(config, found.chosen.manifest):
         say(f"converting {found.chosen.path.name} from {found.chosen.manifest.world_size} to {plan.world_size(config)} ranks")
-        convert(found.chosen, run_dir / rundir.LOGS / "conversion.log")
+        convert(found.chosen, run_dir / rundir.LOGS / "conversion.log", stop_asked)
     recipe = load_recipe(config)
     total = _total_steps(found)
     _render_anew(run_dir, config)
@@ -188,7 +193,7 @@ def _tidy(found: Found, say: Callable[[str], None]) -> None:
 
 
 def _render_anew(run_dir: Path, config: RunConfig) -> None:
-    """The files of the run, for the changes and for where the folder lies now. A DeepSpeed JSON keeps what it says but the batch."""
+    """The files of the run, for the changes and for where the folder lies now. A DeepSpeed JSON keeps what it says but the batch and whether memory is pinned."""
     rundir.write_config(run_dir, config)
     write_atomically(run_dir / rundir.ACCELERATE_FILE, yaml.safe_dump(render.accelerate_config(config, run_dir), allow_unicode=True))
     write_atomically(run_dir / rundir.COMMAND_FILE, render.by_hand_command(config, run_dir) + "\n")
@@ -197,6 +202,10 @@ def _render_anew(run_dir: Path, config: RunConfig) -> None:
         content["train_micro_batch_size_per_gpu"] = config.train.micro_batch_size
         content["gradient_accumulation_steps"] = config.train.gradient_accumulation_steps
         content["train_batch_size"] = plan.global_batch_size(config)
+        for block in ("offload_optimizer", "offload_param"):
+            place = content.get("zero_optimization", {}).get(block) or {}
+            if "pin_memory" in place:
+                place["pin_memory"] = config.offload.pin_memory and config.launcher.device == "cuda"
         write_atomically(run_dir / rundir.DEEPSPEED_FILE, json.dumps(content, indent=2) + "\n")
 
 
@@ -211,7 +220,6 @@ def _deepspeed_json(run_dir: Path) -> dict[str, Any] | None:
 def _open_attempt(found: Found, arguments: list[str], started_monotonic: float) -> None:
     """The same record, with one attempt more; an attempt whose runner was killed is closed first."""
     record, data = found.record, found.record.data
-    _close_killed(found.run_dir, data)
     failure = data.pop("failure", None)
     if failure is not None:
         data["attempts"][-1]["failure"] = failure
@@ -225,8 +233,11 @@ def _open_attempt(found: Found, arguments: list[str], started_monotonic: float) 
     record.write()
 
 
-def _close_killed(run_dir: Path, data: dict[str, Any]) -> None:
-    """An attempt that never said how it ended: its runner was killed. Its length is not known exactly; up to its last write it is."""
+def _close_killed(found: Found) -> None:
+    """An attempt that never said how it ended: its runner was killed. Its length is not known exactly; up to its last write
+    it is, so this comes before anything is removed from the folder or written to it.
+    """
+    run_dir, data = found.run_dir, found.record.data
     attempts = data.setdefault("attempts", [])
     if not attempts or attempts[-1].get("status") != "running":
         return
@@ -236,6 +247,7 @@ def _close_killed(run_dir: Path, data: dict[str, Any]) -> None:
     seconds = sum(data.get("phases", {}).values()) - sum(attempt.get("wall_seconds") or 0.0 for attempt in attempts[:-1])
     text = datetime.fromtimestamp(ended, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     attempts[-1].update(status="failed", reason="the runner was killed", ended_at=text, wall_seconds=max(0.0, seconds, _lived_seconds(attempts[-1], text)))
+    found.record.update(status="failed", reason="the runner was killed", ended_at=text)
 
 
 def _lived_seconds(attempt: dict[str, Any], ended: str) -> float:

@@ -213,7 +213,7 @@ class CheckpointConfig(Section):
     keep_best: bool = Field(False, description="Also keep the checkpoint with the best metric.")
     check_space: bool = Field(True, description="Refuse to start where checkpoints, final model and download are predicted not to fit on their disks; false: only warn.")
     required: bool = Field(False, description="A checkpoint that cannot be written ends the run as failed; false: it is warned of, and the run goes on.")
-    on_preemption: bool = Field(True, description="Checkpoint when SIGTERM, SIGUSR1 or Ctrl-C asks the run to end.")
+    on_preemption: bool = Field(True, description="Checkpoint when SIGTERM, SIGUSR1, SIGHUP or Ctrl-C asks the run to end.")
 
 
 class FitConfig(Section):

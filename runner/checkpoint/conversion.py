@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from runner.checkpoint.folders import Checkpoint, universal_folder
 from runner.errors import Problem, RequestError
+from runner.launch.lifeline import die_with_parent
 
+POLL_SECONDS = 0.1
 FILES = "deepspeed"  # DeepSpeed's files inside a checkpoint
 
 
-def convert(checkpoint: Checkpoint, log: Path) -> Path:
+class ConversionStopped(Exception):
+    """Asked to end before the checkpoint was converted; nothing of the run was changed."""
+
+
+def convert(checkpoint: Checkpoint, log: Path, stop_asked: Callable[[], bool]) -> Path:
     """Write the universal form of a ZeRO checkpoint beside it; returns its folder.
 
     Raises:
+        ConversionStopped: when `stop_asked` turned true meanwhile.
         RequestError: when DeepSpeed cannot convert it; its own words are in the log.
     """
     folder = universal_folder(checkpoint)
@@ -29,8 +40,11 @@ def convert(checkpoint: Checkpoint, log: Path) -> Path:
         command.append("--inject_missing_state")  # stages 1 and 2 leave out what only pipelines need
     log.parent.mkdir(exist_ok=True)
     with open(log, "w", encoding="utf-8") as file:
-        done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, "DS_ACCELERATOR": "cpu"}, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode != 0 or not any((folder / FILES).glob("zero/*")):
+        status = _run(command, file, stop_asked)
+    if status is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise ConversionStopped
+    if status != 0 or not any((folder / FILES).glob("zero/*")):
         shutil.rmtree(folder, ignore_errors=True)
         raise RequestError(
             Problem(
@@ -41,3 +55,24 @@ def convert(checkpoint: Checkpoint, log: Path) -> Path:
             )
         )
     return folder
+
+
+def _run(command: list[str], output: IO[str], stop_asked: Callable[[], bool]) -> int | None:
+    """Run a command that ends with this process, away from the terminal's Ctrl-C; its exit status, None where it was stopped."""
+    process = subprocess.Popen(
+        command,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "DS_ACCELERATOR": "cpu"},
+        start_new_session=True,
+        preexec_fn=partial(die_with_parent, os.getpid()),
+    )
+    while not stop_asked():
+        try:
+            return process.wait(POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner import plan
 from runner.compose import Composed
@@ -41,8 +41,11 @@ def find_largest(composed: Composed, config: RunConfig, laboratory: Laboratory, 
     def attempt(rows: int) -> Trial:
         predicted = prediction.bytes(config, rows)
         trial = laboratory.trial(rung, composed, rows, accumulation, predicted)
+        # A recipe that cuts blocks knows how many there are only when the data is prepared; no batch had more rows than that.
+        held = min(rows, max(1, trial.train_rows // plan.world_size(config))) if trial.train_rows else rows
+        trial = replace(trial, micro_batch_size=held)
         if trial.ran and trial.measured_bytes:
-            prediction.learn(config, rows, trial.measured_bytes, trial.longest_row_tokens)
+            prediction.learn(config, held, trial.measured_bytes, trial.longest_row_tokens)
         trials.append(trial)
         return trial
 
@@ -51,7 +54,10 @@ def find_largest(composed: Composed, config: RunConfig, laboratory: Laboratory, 
         trial = attempt(guess)
         if not trial.ran and trial.status not in NO_FIT:
             return Largest(low, "", trials, trial.reason)
-        low, high = (guess, high) if trial.ran else (low, guess)
+        if trial.micro_batch_size < guess:
+            cap, said = trial.micro_batch_size, _rows_there_are(trial.micro_batch_size)
+            high = min(high, cap + 1)
+        low, high = (trial.micro_batch_size, high) if trial.ran else (low, trial.micro_batch_size)
         if low < high - 1:
             guess = next_guess(low, high, cap, _predicted_rows(config, prediction, laboratory.room.bytes, low, high - 1))
     return Largest(low, said if low == cap else f"{high} rows: {trials_at(trials, high).reason}", trials)
@@ -85,8 +91,12 @@ def _most_rows(config: RunConfig) -> tuple[int, str]:
         rows = min(rows, config.dataset.max_train_rows)
     per_rank = max(1, rows // plan.world_size(config)) if rows else most
     if per_rank < most:
-        return per_rank, f"the training split has no more than {per_rank} rows a rank"
+        return per_rank, _rows_there_are(per_rank)
     return most, f"fit.max_micro_batch_size={most}"
+
+
+def _rows_there_are(rows: int) -> str:
+    return f"the training split has no more than {rows} rows a rank"
 
 
 def _predicted_rows(config: RunConfig, prediction: Prediction, budget: int, low: int, high: int) -> int:

@@ -40,6 +40,7 @@ class Trial:
         rung: the configuration's name on the ladder.
         status: `ran`; one of NO_FIT; `failed` for anything else; `not tried`.
         samples_per_second: over all ranks, from the median optimizer step, on the longest rows.
+        train_rows: rows of the prepared training split (blocks, where the recipe cuts them).
     """
 
     rung: str
@@ -54,6 +55,7 @@ class Trial:
     reason: str
     folder: str | None
     longest_row_tokens: int | None = None
+    train_rows: int | None = None
 
     @property
     def ran(self) -> bool:
@@ -147,9 +149,16 @@ def _outcome(ended: Ended, guard: GuardedHost, limit: int | None) -> dict[str, A
         record["reason"] = reason
         record["failure"] = {**(record.get("failure") or {}), "out_of_memory": status != "timed out"}
         ended.record.write()
-    tokens = ((record.get("data") or {}).get("train") or {}).get("longest_row_tokens")
+    train = (record.get("data") or {}).get("train") or {}
     speed = _samples_per_second(record, ended.record.path.parent) if status == RAN else None
-    return {"measured_bytes": measured or None, "samples_per_second": speed, "status": status, "reason": reason, "longest_row_tokens": tokens}
+    return {
+        "measured_bytes": measured or None,
+        "samples_per_second": speed,
+        "status": status,
+        "reason": reason,
+        "longest_row_tokens": train.get("longest_row_tokens"),
+        "train_rows": train.get("rows"),
+    }
 
 
 def _status(ended: Ended, guard: GuardedHost, measured: int, limit: int | None) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from runner.launch.preload import preload
 def main() -> None:
     """Serve requests until standard input ends or the runner does."""
     die_with_parent(int(sys.argv[1]))
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the runner decides how runs end
     answers = os.fdopen(int(sys.argv[2]), "w", buffering=1)
     preload(sys.argv[3:])

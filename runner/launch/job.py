@@ -93,5 +93,5 @@ def start_method(config: RunConfig) -> str:
 def in_own_session() -> None:
     """Leave the terminal's process group, and leave it to the runner how the run ends, also where every process gets the signal."""
     os.setsid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

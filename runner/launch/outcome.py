@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import rundir
-from runner.launch.rank import ERRORS
+from runner.launch.rank import ERRORS, ended_marker
 from runner.train.progress import read_heartbeats
 
 FACTS = ("phase", "device", "peak_bytes", "capacity_bytes")
@@ -62,9 +62,10 @@ def _silent(run_dir: Path, told: set[int]) -> dict[int, int]:
     """The rank that ended without a word while the others lost their connections to it.
 
     Torch elastic reports whichever rank it sees first, often one of those others. Of the ranks that kept no
-    error, the one whose heartbeat stopped first is the one that is gone; only SIGKILL leaves nothing behind.
+    error and were not ended by torch elastic, the one whose heartbeat stopped first is the one that is gone; only
+    SIGKILL leaves nothing behind.
     """
-    beats = {rank: beat.get("monotonic", 0.0) for rank, beat in read_heartbeats(run_dir).items() if rank not in told}
+    beats = {rank: beat.get("monotonic", 0.0) for rank, beat in read_heartbeats(run_dir).items() if rank not in told and not ended_marker(run_dir, rank).exists()}
     return {min(beats, key=lambda rank: beats[rank]): signal.SIGKILL} if beats else {}
 
 
@@ -91,7 +92,7 @@ def _errors(run_dir: Path, pattern: str = "rank_*.json") -> list[dict[str, Any]]
 
 
 def _is_aftermath(error: dict[str, Any]) -> bool:
-    return any(sign in error["message"].lower() for sign in AFTERMATH)
+    return not error["out_of_memory"] and any(sign in error["message"].lower() for sign in AFTERMATH)
 
 
 def _from_error(run_dir: Path, error: dict[str, Any]) -> Failure:

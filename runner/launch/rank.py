@@ -21,6 +21,8 @@ from runner.record import write_atomically
 from runner.secrets import redacted
 
 ERRORS = "errors"
+# Words of torch's allocators, of cuBLAS and cuDNN when they make their workspaces, and of NCCL when it makes its buffers.
+NO_MEMORY = ("out of memory", "defaultcpuallocator: can't allocate", "_status_alloc_failed", "failed to cuda calloc", "failed to cuda malloc")
 
 
 def rank_entry(run_dir: str, parent: int) -> str:
@@ -32,10 +34,10 @@ def rank_entry(run_dir: str, parent: int) -> str:
     die_with_parent(parent)
     rank = int(os.environ["RANK"])
     _own_log(Path(run_dir), rank)
-    for number in (signal.SIGINT, signal.SIGUSR1):
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the runner decides how a run ends
-    _obey_only(parent)
     _keep_restarted(Path(run_dir), rank)
+    _obey_only(parent, ended_marker(Path(run_dir), rank))
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # where it stands, when it hangs
     try:
         from runner.train.worker import run_rank  # inside: what cannot be imported is told as any other error
@@ -45,7 +47,7 @@ def rank_entry(run_dir: str, parent: int) -> str:
         return "preempted"
     except BaseException as error:
         _keep_error(Path(run_dir), rank, error)
-        raise SystemExit(1) from None
+        os._exit(1)  # an interpreter that winds down would destroy the process group, for which NCCL waits for the other ranks
     return "completed"
 
 
@@ -73,7 +75,12 @@ def _log_text(descriptor: int) -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="replace", line_buffering=True)
 
 
-def _obey_only(agent: int) -> None:
+def ended_marker(run_dir: Path, rank: int) -> Path:
+    """Where a rank that torch elastic ended says so: it is not the one that failed, although it kept no error."""
+    return run_dir / ERRORS / f"ended_{rank}"
+
+
+def _obey_only(agent: int, marker: Path) -> None:
     """SIGTERM ends this rank when torch elastic sends it, and at once. From anyone else it means the whole run, of which
     the runner takes care: Slurm sends it to every process of a job, and a rank has to live to write its checkpoint.
     """
@@ -83,6 +90,9 @@ def _obey_only(agent: int) -> None:
     def listen() -> None:
         while signal.sigwaitinfo({signal.SIGTERM}).si_pid != agent:
             pass
+        with contextlib.suppress(OSError):
+            marker.parent.mkdir(exist_ok=True)
+            marker.touch()
         os.kill(os.getpid(), signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
@@ -92,6 +102,7 @@ def _obey_only(agent: int) -> None:
 def _keep_restarted(run_dir: Path, rank: int) -> None:
     """The error that made torch elastic start this rank again is no longer the run's; keep it under another name."""
     count = rundir.restart_count()
+    ended_marker(run_dir, rank).unlink(missing_ok=True)
     if count:
         with contextlib.suppress(OSError):
             os.replace(run_dir / ERRORS / f"rank_{rank}.json", run_dir / ERRORS / f"restart_{count}_rank_{rank}.json")
@@ -113,6 +124,6 @@ def _keep_error(run_dir: Path, rank: int, error: BaseException) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception means that memory ran out: CUDA's, the CPU allocator's, or Python's own."""
+    """Whether an exception means that memory ran out: CUDA's and its libraries', the CPU allocator's, or Python's own."""
     text = str(error)
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "out of memory" in text.lower() or "DefaultCPUAllocator: can't allocate" in text
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or any(sign in text.lower() for sign in NO_MEMORY)

@@ -10,18 +10,19 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any, cast
 
 import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from runner import machine, rundir
+from runner.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from runner.schema import RunConfig
 from runner.train.progress import SAID, read_heartbeats
 
 STACKS_SECONDS = 1.0  # time for the ranks to write their stacks
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)  # SIGHUP: the terminal was closed
 
 
 class Interrupted(Exception):
@@ -52,6 +53,11 @@ class Stopping:
         """Whether Ctrl-C came twice."""
         return self.signals.count(signal.SIGINT) >= 2
 
+    @property
+    def exit_status(self) -> int:
+        """Of a command that ends because it was asked to, with work left."""
+        return EXIT_INTERRUPTED if signal.SIGINT in self.signals else EXIT_PREEMPTED
+
 
 @contextlib.contextmanager
 def stopping() -> Iterator[Stopping]:
@@ -59,7 +65,8 @@ def stopping() -> Iterator[Stopping]:
     comes while it prints its result must not change the exit status of a run whose record is closed."""
     state = Stopping()
     for number in STOPPING:
-        signal.signal(number, state.note)
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # ignored: nohup
+            signal.signal(number, state.note)
     try:
         yield state
     finally:
@@ -196,9 +203,37 @@ def _size(path: Path) -> int:
         return 0
 
 
+class _Outlet:
+    """Standard output whose reader may go away while a run goes on: a closed pipe, a closed terminal, a full disk."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)
+
+    def write(self, text: str) -> int:
+        """Write; what nobody can read any more is dropped."""
+        try:
+            return sys.stdout.write(text)
+        except OSError:
+            return self._give_up(text)
+
+    def flush(self) -> None:
+        """Hand on what was written."""
+        try:
+            sys.stdout.flush()
+        except OSError:
+            self._give_up("")
+
+    def _give_up(self, text: str) -> int:
+        """From now on into nothing; what Python's buffer still holds goes there too, instead of failing at exit."""
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.close(nothing)
+        return len(text)
+
+
 def console() -> Console:
     """The terminal; plain text where it is none."""
-    return Console(file=sys.stdout, soft_wrap=True)
+    return Console(file=cast(IO[str], _Outlet()), soft_wrap=True)
 
 
 def memory_warning(prediction: dict[str, Any], config: RunConfig) -> str | None:

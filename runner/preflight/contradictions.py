@@ -11,7 +11,16 @@ from runner.schema import RunConfig
 
 def contradictions(config: RunConfig, recipe: Recipe) -> list[Problem]:
     """All pairs of choices that cannot hold together."""
-    return [*_nodes(config), *_zero_and_offload(config), *_positions(config, recipe), *_schedule(config, recipe), *_head(config, recipe), *_untrained(config), *_fused(config)]
+    return [
+        *_nodes(config),
+        *_zero_and_offload(config),
+        *_positions(config, recipe),
+        *_schedule(config, recipe),
+        *_head(config, recipe),
+        *_untrained(config),
+        *_fused(config),
+        *_unscaled(config),
+    ]
 
 
 def _fused(config: RunConfig) -> list[Problem]:
@@ -24,6 +33,14 @@ def _fused(config: RunConfig) -> list[Problem]:
         why = "a fused step skips overflows inside its kernel, where the schedule does not see it"
         return [Problem("optimizer.fused", True, why, "use optimizer.fused=false, or precision=bf16")]
     return []
+
+
+def _unscaled(config: RunConfig) -> list[Problem]:
+    """DeepSpeed's backward scales the loss for ZeRO's optimizers only; its fp16 optimizer of stage 0 divides by the scale all the same."""
+    if config.launcher.name != "deepspeed" or config.precision.name != "fp16" or config.zero.stage:
+        return []
+    why = "DeepSpeed 0.19 trains wrongly in fp16 at ZeRO 0: gradients are divided by a loss scale that the loss was never multiplied with"
+    return [Problem("zero_stage", 0, why, "use zero_stage=1, launcher=ddp, or precision=bf16 (fp32 on older GPUs)")]
 
 
 def _untrained(config: RunConfig) -> list[Problem]:

@@ -43,7 +43,8 @@ _STAGE3 = (
     "zero.stage3_max_reuse_distance",
     "zero.partition_at_load",
 )
-_FP16 = ("precision.loss_scale", "precision.initial_scale_power", "precision.loss_scale_window", "precision.hysteresis", "precision.min_loss_scale")
+_FP16 = ("precision.initial_scale_power", "precision.loss_scale_window")
+_FP16_DEEPSPEED = ("precision.loss_scale", "precision.hysteresis", "precision.min_loss_scale")
 _NOT_TRAINED, _TRAIN = "nothing is trained under mode=evaluate", "leave it out or add mode=train"
 # Recipes and models bring values of their own for these, so that only what was typed can be meant.
 _TRAINING = (
@@ -70,7 +71,13 @@ RULES = (
     ),
     Rule(("zero.allgather_bucket_size",), _stage(1, 2), "only ZeRO 1 and 2 read it", "add launcher=deepspeed zero_stage=2 or leave it out"),
     Rule(_STAGE3, _stage(3), "only ZeRO 3 reads it", "add launcher=deepspeed zero_stage=3 or leave it out"),
-    Rule(_FP16, lambda c: c.precision.name == "fp16", "only fp16 scales the loss", "add precision=fp16 or leave it out"),
+    Rule((*_FP16, *_FP16_DEEPSPEED), lambda c: c.precision.name == "fp16", "only fp16 scales the loss", "add precision=fp16 or leave it out"),
+    Rule(
+        _FP16_DEEPSPEED,
+        lambda c: c.precision.name != "fp16" or _deepspeed(c),
+        "torch's loss scaler, which DDP uses, has no such number",
+        "add launcher=deepspeed or leave it out",
+    ),
     Rule(
         ("offload.nvme_path", "offload.buffer_count"),
         lambda c: "nvme" in (c.offload.optimizer, c.offload.params),

@@ -10,6 +10,7 @@ from typing import Any
 from runner.compose import Composed
 from runner.compose.multirun import ComposedCell
 from runner.compose.overrides import is_sweep, parse_overrides
+from runner.deepspeed_json import fixed_batch
 from runner.errors import Problem, RequestError
 from runner.preflight import Checked, check
 from runner.preflight.idle import unread_sections
@@ -95,6 +96,9 @@ def _checked(job: Job, composed: Composed) -> Job:
     unread = [] if config.sweep.largest_batch else unread_sections(composed.explicit, ("fit",), "only `python -m runner fit` and sweep.largest_batch=true read it")
     if unread:
         return replace(job, problems=unread)
+    fixed = fixed_batch(config, with_accumulation=True) if job.purpose == LARGEST else []
+    if fixed:
+        return replace(job, problems=fixed)
     try:
         checked = check(own)
     except RequestError as error:

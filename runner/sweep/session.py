@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from rich.console import Console
 
 from runner import rundir
 from runner.compose.multirun import ComposedCell, run_multirun
-from runner.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, EXIT_PREEMPTED, EXIT_SWEEP_CELL_FAILED, RequestError
+from runner.errors import EXIT_COMPLETED, EXIT_SWEEP_CELL_FAILED, RequestError
 from runner.execution import Ended, Request, execute, typed_command
 from runner.fit.trial import FitStopped
 from runner.launch.hosts import SharedHosts
@@ -79,7 +78,7 @@ class Session:
             self._console.print(f"compare    python -m runner report '{self._sweep_dir}'", highlight=False)
         if self._stop.asked and counts[table.PREEMPTED] + counts[table.NOT_RUN]:
             self._console.print("go on by typing the same command again: completed cells are skipped", highlight=False)
-            return EXIT_INTERRUPTED if signal.SIGINT in self._stop.signals else EXIT_PREEMPTED
+            return self._stop.exit_status
         return EXIT_SWEEP_CELL_FAILED if counts[table.FAILED] else EXIT_COMPLETED
 
     def run_batch(self, cells: list[ComposedCell]) -> list[float | None]:

@@ -73,7 +73,9 @@ def _optimizer(config: OptimizerConfig, model: torch.nn.Module) -> Any:
         from accelerate.utils import DummyOptim  # is only there where DeepSpeed is installed
 
         return DummyOptim(groups, weight_decay=config.weight_decay, **options)
-    return torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=config.fused is True, **options)
+    return torch.optim.AdamW(
+        groups, weight_decay=config.weight_decay, fused=config.fused is True or None, **options
+    )  # None: torch chooses, on a GPU its foreach kernels, as for DeepSpeed
 
 
 def _prepare_ddp(accelerator: Accelerator, model: torch.nn.Module, optimizer: torch.optim.Optimizer, factor: Callable[[int], float]) -> Prepared:

@@ -7,13 +7,14 @@ accelerate, torch and DeepSpeed report, and with a checksum of the parameters ov
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, GradientAccumulationPlugin, InitProcessGroupKwargs
+from accelerate.utils import DistributedType, GradientAccumulationPlugin, GradScalerKwargs, InitProcessGroupKwargs
 
-from runner import plan
+from runner import plan, rundir
 from runner.launch.ops import use_built
 from runner.launch.preload import import_muon
 from runner.schema import RunConfig
@@ -32,12 +33,13 @@ def build_accelerator(config: RunConfig) -> Accelerator:
         RankError: when world size, launcher or device differ from what was asked for.
     """
     options: dict[str, Any] = {}
+    group: dict[str, Any] = {"timeout": _group_timeout(config)} if rundir.started_by_runner() else {}
     if config.launcher.name == "deepspeed":
         import_muon()  # for ranks that no host has preloaded
     if config.launcher.device == "cpu":
         if config.launcher.name == "deepspeed":
             # Without the backend accelerate sees one process; with cpu=True it drops DeepSpeed.
-            options["kwargs_handlers"] = [InitProcessGroupKwargs(backend="gloo")]
+            group["backend"] = "gloo"
             _leave_out_shared_memory_op()
         else:
             options["cpu"] = True
@@ -46,10 +48,30 @@ def build_accelerator(config: RunConfig) -> Accelerator:
     accelerator = Accelerator(
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=config.train.gradient_accumulation_steps),
         step_scheduler_with_optimizer=False,  # accelerate would step it once per process for every optimizer step
+        kwargs_handlers=[InitProcessGroupKwargs(**group), *_scaler(config)] if group else _scaler(config),
         **options,
     )
     _check(config, accelerator)
     return accelerator
+
+
+def _group_timeout(config: RunConfig) -> timedelta:
+    """Longer than the runner waits: it ends a run that stands still and has the ranks' stacks written, while a process
+    group that gives up first (NCCL's after 10 minutes) leaves none, and would end a run in which rank 0 writes for long.
+    """
+    launcher = config.launcher
+    return timedelta(seconds=2 * max(launcher.hang_timeout_seconds, launcher.start_timeout_seconds) + 600)
+
+
+def _scaler(config: RunConfig) -> list[Any]:
+    """DDP in fp16: torch's loss scaler with the configured numbers."""
+    precision = config.precision
+    given = {
+        "init_scale": 2.0**precision.initial_scale_power if precision.initial_scale_power is not None else None,
+        "growth_interval": precision.loss_scale_window,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return [GradScalerKwargs(**chosen)] if chosen and config.launcher.name == "ddp" else []
 
 
 class _OpsAskedLater(dict[str, bool]):

@@ -92,7 +92,8 @@ def run_rank(folder: str) -> None:
     """Do a rank's whole work for the run folder."""
     run_dir = Path(folder)
     config = rundir.read_config(run_dir)
-    started = rundir.command_start(run_dir)
+    # Ranks that torch elastic has started again take up the times in the checkpoint: what came before is in those.
+    started = time.monotonic() if rundir.restart_count() else rundir.command_start(run_dir)
     _set_threads(config)
     accelerator = build_accelerator(config)
     clock = PhaseClock(device_synchronizer(accelerator.device.type))
@@ -108,11 +109,14 @@ def run_rank(folder: str) -> None:
             _work(run)
         else:
             _work_by_hand(run)
+    except rundir.Preempted:
+        accelerator.end_training()
+        raise
     except BaseException as error:
+        # The process group stays as it is: NCCL's end is collective, and the others wait in another collective.
         error.facts = {"phase": clock.failed_in, **memory_facts(accelerator.device)}  # type: ignore[attr-defined]
         raise
-    finally:
-        accelerator.end_training()  # without it about one run in ten aborts at exit
+    accelerator.end_training()  # without it about one run in ten aborts at exit
 
 
 def _set_threads(config: RunConfig) -> None:

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import shlex
-import signal
 from collections.abc import Sequence
 from typing import Any
 
 from runner.compose import Composed, compose_run
-from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUT_OF_MEMORY, EXIT_PREEMPTED
+from runner.deepspeed_json import fixed_batch
+from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_OUT_OF_MEMORY, Problem, RequestError
 from runner.fit.ladder import Rung, climb, overrides_of
 from runner.fit.largest import find_largest
 from runner.fit.ledger import default_name, kept_overrides, print_ledger, save_choice, write_ledger
 from runner.fit.room import Room, room_of
 from runner.fit.trial import FitStopped, Laboratory, Trial
 from runner.launch.hosts import SharedHosts
-from runner.launch.watch import Stopping, stopping
 from runner.launch.watch import console as terminal
+from runner.launch.watch import stopping
 from runner.preflight import Checked, check
 
 
 def main(arguments: Sequence[str]) -> int:
     """Compose, check, search, print; returns the exit status."""
     composed, console = compose_run(list(arguments)), terminal()
+    _stop_on_fixed(composed)
     checked = check(composed)
     room = room_of(checked.config)
     hosts = SharedHosts()
@@ -32,13 +33,20 @@ def main(arguments: Sequence[str]) -> int:
             return _search(composed, checked, laboratory)
         except FitStopped:
             console.print("stopped by a signal: nothing was decided", highlight=False)
-            return _stopped(stop)
+            return stop.exit_status
         finally:
             hosts.close()
 
 
-def _stopped(stop: Stopping) -> int:
-    return EXIT_INTERRUPTED if signal.SIGINT in stop.signals else EXIT_PREEMPTED
+def _stop_on_fixed(composed: Composed) -> None:
+    """What a DeepSpeed JSON of the user's fixes cannot be searched for."""
+    config = composed.config
+    problems = fixed_batch(config, with_accumulation=False)
+    if config.launcher.config_file and config.fit.target_global_batch and config.launcher.name == "deepspeed":
+        why = "the ladder changes stage, offload and batch, which this file fixes"
+        problems = [Problem("launcher.config_file", config.launcher.config_file, why, "leave launcher.config_file or fit.target_global_batch out")]
+    if problems:
+        raise RequestError(problems)
 
 
 def _search(composed: Composed, checked: Checked, laboratory: Laboratory) -> int:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from runner import rundir
+from runner.checkpoint.conversion import ConversionStopped
 from runner.errors import EXIT_COMPLETED, Problem, RequestError
 from runner.execution import run_attempt
 from runner.launch.hosts import needs_no_hub
@@ -38,7 +39,11 @@ def main(arguments: Sequence[str]) -> int:
     with rundir.held(run_dir), stopping() as stop:
         wait_for_survivors(run_dir, say)
         found = find(run_dir, record, overrides)
-        request = prepare(found, overrides, started, say)
+        try:
+            request = prepare(found, overrides, started, say, lambda: stop.asked)
+        except ConversionStopped:
+            say(f"stopped before any rank was started; go on with python -m runner resume '{run_dir}'")
+            return stop.exit_status
         host = Host(found.config, offline=needs_no_hub(found.config))
         try:
             announce(request.checked, console)

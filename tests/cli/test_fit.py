@@ -140,6 +140,18 @@ def test_wrong_requests_are_one_line(tmp_path: Path, override: str, why: str) ->
     assert len(found.stderr.strip().splitlines()) == 1
 
 
+def test_a_deepspeed_json_that_fixes_the_batch_is_refused(tmp_path: Path) -> None:
+    """Each trial would run the file's micro batch, whatever was tried."""
+    (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 2}}')
+    found = sweep(tmp_path, "fit", "launcher.config_file=ds.json")
+    assert found.returncode == 2
+    assert "train_micro_batch_size_per_gpu=4" in found.stderr
+    assert 'write "train_micro_batch_size_per_gpu": "auto" in launcher.config_file' in found.stderr
+    ladder = sweep(tmp_path, "fit", "launcher.config_file=ds.json", "fit.target_global_batch=64")
+    assert ladder.returncode == 2
+    assert "the ladder changes stage, offload and batch, which this file fixes" in ladder.stderr
+
+
 def test_a_run_refuses_keys_of_fit(tmp_path: Path) -> None:
     found = sweep(tmp_path, "fit.steps=2")
     assert found.returncode == 2

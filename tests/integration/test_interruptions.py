@@ -47,11 +47,12 @@ def test_a_killed_runner_takes_its_ranks_along_and_the_run_goes_on(whole: Result
     assert resumed.record["attempts"][0]["reason"] == "the runner was killed"
 
 
-def test_sigterm_to_every_process_checkpoints_and_the_run_goes_on(whole: Result, tmp_path: Path) -> None:
-    """Slurm signals all processes of a job, not only the first."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_every_process_checkpoints_and_the_run_goes_on(number: signal.Signals, whole: Result, tmp_path: Path) -> None:
+    """Slurm signals all processes of a job, not only the first; a closed terminal sends SIGHUP."""
     started = Started(*LAUNCHERS["zero2"], *SHORT, run_dir=tmp_path / "run")
     assert started.wait_for_step(2)
-    started.signal(signal.SIGTERM, everyone=True)
+    started.signal(number, everyone=True)
     ended = started.end()
     assert ended.returncode == 75, ended.text
     assert ended.record["status"] == "preempted", ended.text
@@ -104,6 +105,18 @@ def test_a_signal_after_the_last_cell_is_done_changes_nothing(tmp_path: Path) ->
     ended = started.end()
     assert ended.returncode == 0, ended.text
     assert "sweep      2 completed" in ended.stdout.splitlines()
+
+
+def test_a_run_goes_on_when_nobody_reads_its_output_any_more(whole: Result, tmp_path: Path) -> None:
+    """`| head`, a dead tee, an ssh that closed its pipe."""
+    started = Started(*LAUNCHERS["zero2"], *SHORT, "checkpoint.every_steps=2", run_dir=tmp_path / "run")
+    assert started.wait_for_step(1)
+    assert started.process.stdout is not None
+    started.process.stdout.close()
+    assert started.process.wait(60) == 0
+    ended = Result(0, "", "", tmp_path / "run")
+    assert ended.record["status"] == "completed"
+    assert numbers(ended) == numbers(whole)
 
 
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:

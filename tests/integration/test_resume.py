@@ -128,6 +128,9 @@ def test_torch_elastic_restarts_from_the_last_checkpoint(whole: Any, real_run: A
     restarts = done.record["attempts"][0]["restarts"]
     assert len(restarts) == 1
     assert "rank 1: InjectedFault" in restarts[0]["reason"]
+    # The time before the restart stands in the checkpoint; counted from the command as well it would be there twice.
+    assert done.steps[-1]["elapsed_seconds"] <= done.record["wall_seconds"]
+    assert sum(done.record["phases"].values()) == pytest.approx(done.record["wall_seconds"])
 
 
 def test_by_minutes_every_rank_writes_at_the_same_step(real_run: Any, tmp_path: Path) -> None:

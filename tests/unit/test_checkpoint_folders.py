@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from runner import rundir, secrets
-from runner.checkpoint import compatibility, folders, retention
+from runner import render, resume, rundir, secrets
+from runner.checkpoint import compatibility, conversion, folders, retention
 from runner.checkpoint.manifest import FileFacts, Manifest, write_manifest
 from runner.errors import RequestError
-from runner.record import write_atomically
+from runner.record import Record, write_atomically
 from runner.schema import RunConfig
 
 
@@ -132,3 +135,47 @@ def test_secrets_are_masked_where_files_are_written(tmp_path: Path, monkeypatch:
     write_atomically(written, "deepspeed 12345678 /home/me/key1 abcd1234 hub-file-token-1 hf_" + "a1B" * 10)
     secrets.known_secrets.cache_clear()
     assert written.read_text() == "deepspeed 12345678 /home/me/key1 SECRET-HIDDEN SECRET-HIDDEN SECRET-HIDDEN"
+
+
+def test_a_conversion_ends_when_the_run_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(tmp_path / "log", "w") as log:
+        began = time.monotonic()
+        assert conversion._run([sys.executable, "-c", "import time; time.sleep(60)"], log, lambda: time.monotonic() > began + 0.3) is None
+        assert conversion._run([sys.executable, "-c", "raise SystemExit(3)"], log, lambda: False) == 3
+    checkpoint(tmp_path, 4)
+    monkeypatch.setattr(conversion, "_run", lambda *_: None)
+    with pytest.raises(conversion.ConversionStopped):
+        conversion.convert(folders.checkpoints(tmp_path)[0], tmp_path / "logs/conversion.log", lambda: True)
+    assert names(tmp_path) == ["step_00000004"]
+
+
+def test_a_killed_attempt_lasted_until_its_last_sign_of_life(tmp_path: Path) -> None:
+    """Started at 10:00, its last heartbeat at 10:30 (in an evaluation, which writes nothing else), resumed days later."""
+    record = Record(tmp_path)
+    record.data = {"status": "running", "phases": {"forward": 60.0}, "attempts": [{"started_at": "2026-01-01T10:00:00.000Z", "status": "running"}]}
+    record.write()
+    (tmp_path / "heartbeat").mkdir()
+    (tmp_path / "heartbeat/rank_0.json").write_text("{}")
+    early, late = 1767261600.0, 1767263400.0  # 10:00 and 10:30 of that day
+    os.utime(tmp_path / "record.json", (early, early))
+    os.utime(tmp_path / "heartbeat/rank_0.json", (late, late))
+    resume._close_killed(resume.Found(tmp_path, record, RunConfig(), {}, None, [], []))
+    attempt = Record.read(tmp_path).data["attempts"][0]
+    assert (attempt["status"], attempt["wall_seconds"], attempt["ended_at"]) == ("failed", 1800.0, "2026-01-01T10:30:00.000Z")
+    assert Record.read(tmp_path).data["status"] == "failed"
+
+
+def test_pinned_memory_may_change_at_a_resume(tmp_path: Path) -> None:
+    config = RunConfig()
+    config.launcher.device, config.launcher.num_processes, config.launcher.omp_num_threads = "cuda", 2, 1
+    config.precision.name, config.optimizer.owner, config.scheduler.owner = "fp32", "deepspeed", "client"
+    config.zero.stage, config.offload.name, config.offload.optimizer = 3, "optimizer_cpu", "cpu"
+    render.write(render.render(config, tmp_path, 10), tmp_path)
+    pinned = resume._deepspeed_json(tmp_path)
+    config.offload.pin_memory = False
+    resume._render_anew(tmp_path, config)
+    changed = resume._deepspeed_json(tmp_path)
+    assert pinned is not None
+    assert changed is not None
+    places = [content["zero_optimization"]["offload_optimizer"] for content in (pinned, changed)]
+    assert places == [{"device": "cpu", "pin_memory": True}, {"device": "cpu", "pin_memory": False}]

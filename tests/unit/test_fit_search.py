@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,6 +75,21 @@ def test_search_ends_at_the_rows_there_are(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(largest, "Prediction", Wrong)
     found = find_largest(None, config_of(dataset={"rows": {"train": 40}}), Device(10**9))  # type: ignore[arg-type]
     assert (found.rows, found.limit) == (20, "the training split has no more than 20 rows a rank")
+
+
+def test_search_ends_at_the_blocks_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3,000 raw rows become 547 blocks, 273 on each of 2 ranks, which is known only from the first trial on."""
+
+    class Blocks(Device):
+        def trial(self, *arguments: Any) -> Trial:
+            return replace(super().trial(*arguments), train_rows=547)
+
+    monkeypatch.setattr(largest, "Prediction", Wrong)
+    device = Blocks(10**9)
+    found = find_largest(None, config_of(dataset={"rows": {"train": 3000}}), device)  # type: ignore[arg-type]
+    assert (found.rows, found.limit) == (273, "the training split has no more than 273 rows a rank")
+    assert [trial.micro_batch_size for trial in found.trials] == [273]
+    assert device.tried[0] > 273
 
 
 def test_next_guess_confirms_a_bound_the_prediction_points_at() -> None:

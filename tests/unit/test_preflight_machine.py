@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from runner import machine
@@ -108,13 +109,51 @@ def test_devices_by_uuid_and_slice(gpus, monkeypatch) -> None:
     gpus(2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1abc")
     assert [device.index for device in machine.visible_devices()] == [1]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-xyz")
-    assert machine.visible_devices()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    assert [device.index for device in machine.visible_devices()] == [1, 0]  # rank 0 works on GPU 1
+    assert [device.index for device in machine.visible_devices("0")] == [0]
+
+
+def test_a_slice_is_one_device_with_its_own_memory(gpus, monkeypatch) -> None:
+    """The listing is nvidia-smi's, from a machine with two cards of which the second is cut."""
+    listing = (
+        "GPU 0: Test GPU (UUID: GPU-0abc)",
+        "GPU 1: Test GPU (UUID: GPU-1abc)",
+        "  MIG 1g.5gb      Device  0: (UUID: MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f)",
+        "  MIG 3g.20gb     Device  1: (UUID: MIG-cba663e8-9bed-5b25-b243-5985ef7c9beb)",
+    )
+    gpus(2)
+    monkeypatch.setattr(machine, "_listed", lambda: listing)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-cba663e8-9bed-5b25-b243-5985ef7c9beb")
+    assert [(device.index, device.name, device.memory_bytes) for device in machine.visible_devices()] == [(1, "Test GPU MIG 3g.20gb", 20 * 2**30)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-unknown")
+    assert machine.visible_devices() == []
+
+
+def test_a_gpu_without_memory_of_its_own_has_the_hosts() -> None:
+    """What nvidia-smi says of a GPU that shares the host's memory."""
+    device = machine._device("0, NVIDIA GB10, [N/A], 12.1, GPU-7")
+    assert (device.memory_bytes, device.compute_capability) == (psutil.virtual_memory().total, (12, 1))
 
 
 def test_what_a_machine_lacks_is_a_warning_where_files_are_only_rendered(gpus, tmp_path: Path) -> None:
     gpus(0)
     assert one(found(tmp_path, *CUDA, starting=False), "launcher.device").severity == "warning"
+
+
+def test_fp16_at_zero_0_is_refused(gpus, tmp_path: Path) -> None:
+    """DeepSpeed 0.19.8 divides the gradients by a loss scale by which its backward never multiplied the loss."""
+    gpus(2, (7, 0))
+    problem = one(found(tmp_path, *CUDA, "launcher=deepspeed", "zero_stage=0", "precision=fp16", starting=False), "zero_stage")
+    assert (problem.severity, problem.mend) == ("error", "use zero_stage=1, launcher=ddp, or precision=bf16 (fp32 on older GPUs)")
+
+
+def test_torchs_loss_scaler_takes_its_own_numbers_only(gpus, tmp_path: Path) -> None:
+    gpus(2, (7, 0))
+    typed = ("launcher=ddp", "launcher.device=cuda", "precision=fp16", "precision.hysteresis=4", "precision.initial_scale_power=10")
+    problems = found(tmp_path, *typed, starting=False)
+    assert one(problems, "precision.hysteresis").why == "this would change nothing: torch's loss scaler, which DDP uses, has no such number"
+    assert not [problem for problem in problems if problem.key == "precision.initial_scale_power"]
 
 
 def test_precision_the_device_cannot_do(gpus, tmp_path: Path) -> None:

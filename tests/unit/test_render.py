@@ -36,6 +36,12 @@ def test_no_auto_and_plain_numbers():
     assert yaml.safe_load(rendered.files["accelerate.yaml"])["num_processes"] == 2
 
 
+def test_a_cpu_run_sees_no_gpu():
+    """accelerate under DeepSpeed takes a GPU wherever torch sees one, whatever it was told."""
+    assert render.rank_environment(config())["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in render.rank_environment(config(device="cuda"))
+
+
 def test_the_batch_triple_is_consistent():
     made = config()
     made.train.micro_batch_size, made.train.gradient_accumulation_steps = 5, 3
