@@ -95,9 +95,9 @@ def _stage_0(workload: Workload, facts: ModelFacts) -> list[Item]:
     if b < 4:
         items.append(Item("master_weights", 4 * psi, "fp32 clone of every weight", ALWAYS))
         items.append(Item("temporary", 4 * psi, "fp32 gradients for the step: the 20th byte of the 20-bytes rule", ("step",)))
-    if workload.world_size > 1:
-        flat = b * min(psi, STAGE_0_REDUCE_ELEMENTS)
-        items.append(Item("communication_buckets", flat, "gradients flattened to be reduced, at most 500,000,000 elements", ("backward",)))
+    # On a single rank, too: allreduce_bucket flattens before it looks how many there are.
+    flat = b * min(psi, STAGE_0_REDUCE_ELEMENTS)
+    items.append(Item("communication_buckets", flat, "gradients flattened to be reduced, at most 500,000,000 elements", ("backward",)))
     return items
 
 

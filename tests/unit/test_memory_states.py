@@ -60,6 +60,12 @@ def test_stage_0_in_half_precision_is_the_20_byte_rule() -> None:
     assert total(items, "temporary") == 4 * PSI
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_stage_0_flattens_gradients_on_a_single_rank_too(ranks: int) -> None:
+    """DeepSpeed's allreduce_bucket flattens before it looks how many ranks there are."""
+    assert total(state_items(workload(zero_stage=0, precision="fp32", num_processes=ranks), FACTS), "communication_buckets", moment="backward") == 4 * PSI
+
+
 def test_stages_1_and_2_divide_12_bytes_by_the_ranks() -> None:
     # Two ranks: 1500 → 1500 padded to a multiple of 4 = 750 each; 10 → 12, 6 each. Flat weights: 1500 + 12.
     for stage in (1, 2):
