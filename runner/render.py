@@ -194,7 +194,7 @@ def by_hand_command(config: RunConfig, run_dir: Path) -> str:
 
 
 def render(config: RunConfig, run_dir: Path, total_steps: int | None, user_json: dict[str, Any] | None = None) -> Rendered:
-    """All files of a run as text; `user_json` is a user's DeepSpeed JSON with its `auto` values filled."""
+    """All files of a run as text; `user_json` is a user's DeepSpeed JSON, completed from the configuration."""
     command = by_hand_command(config, run_dir)
     files = {
         rundir.CONFIG_FILE: yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=10_000),

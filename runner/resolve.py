@@ -106,7 +106,8 @@ def resolve_owners(config: RunConfig, total_steps_known: bool) -> list[Problem]:
     if scheduler.owner == "auto":
         scheduler.owner = "client" if reason else "deepspeed"
     elif scheduler.owner == "deepspeed" and reason:
-        return [Problem("scheduler.owner", "deepspeed", reason, "use scheduler.owner=client")]
+        mend = "remove the scheduler block from launcher.config_file: the client owns it then" if config.launcher.config_file else "use scheduler.owner=client"
+        return [Problem("scheduler.owner", "deepspeed", reason, mend)]
     return []
 
 

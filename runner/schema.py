@@ -194,7 +194,7 @@ class LauncherConfig(Section):
     share_device: bool = Field(False, description="Allow more ranks than GPUs.")
     main_process_port: Int | None = Field(None, ge=1, le=65535, description="Port of the rendezvous in the by-hand command; null: a free one.")
     omp_num_threads: Int | Literal["auto"] = Field("auto", description="CPU threads per rank; auto: physical cores divided by ranks on this machine.")
-    config_file: str | None = Field(None, description="A DeepSpeed JSON of yours; its `auto` values are filled, contradictions are errors.")
+    config_file: str | None = Field(None, description="A DeepSpeed JSON of yours; what it leaves open is filled from the configuration, contradictions are errors.")
     start_method: Literal["auto", "fork", "spawn"] = Field(
         "auto", description="fork: ranks start from a parent that has imported the libraries (CPU only); spawn: fresh interpreters."
     )

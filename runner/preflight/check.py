@@ -9,7 +9,7 @@ from typing import Any
 
 from runner import places, plan
 from runner.compose import Composed
-from runner.deepspeed_json import adopt, fill
+from runner.deepspeed_json import adopt, fill, other_length
 from runner.errors import Problem, RequestError
 from runner.preflight.assets import check_assets
 from runner.preflight.contradictions import contradictions, wrong_family
@@ -33,7 +33,7 @@ class Checked:
         config: resolved.
         run_dir: where it goes.
         notices: findings that do not stop it.
-        user_json: a user's DeepSpeed JSON with its `auto` values filled; None without one.
+        user_json: a user's DeepSpeed JSON, completed from the configuration; None without one.
         total_steps: optimizer steps, where known before the data is tokenised.
     """
 
@@ -66,7 +66,7 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     else:
         problems += occupied(composed.run_dir)  # rendering, too, must not overwrite a run's files
     total = known_total_steps(config, recipe)
-    problems += resolve_owners(config, total is not None)
+    problems += resolve_owners(config, total is not None) + other_length(json_file, config, total)
     stop_on_errors(problems)
     filled = fill(json_file, config, total) if json_file is not None else None
     return Checked(config, composed.run_dir, recipe, problems, filled, total)

@@ -16,7 +16,7 @@ from runner.preflight import Checked
 from runner.schema import RunConfig
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_IN_RANKS = ("train/*.py", "data/*.py", "plan.py", "recipe.py", "metrics.py", "render.py", "deepspeed_json.py", "resolve.py")
+_IN_RANKS = ("train/*.py", "data/*.py", "plan.py", "recipe.py", "metrics.py", "render.py", "deepspeed_json/*.py", "resolve.py")
 _NOT_THE_SAME_SWEEP = ("sweep.rerun", "sweep.on_error", "sweep.repeats", "note")  # may change when a sweep is gone on with
 
 

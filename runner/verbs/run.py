@@ -9,6 +9,7 @@ from rich.console import Console
 
 from runner import plan
 from runner.compose import Composed, compose_run
+from runner.deepspeed_json import adam_class, schedule_words
 from runner.errors import EXIT_BAD_REQUEST, Problem, RequestError
 from runner.execution import Ended, Request, execute
 from runner.launch.hosts import needs_no_hub
@@ -73,17 +74,22 @@ def plan_lines(checked: Checked) -> list[str]:
         f"devices    {placement(config)}",
     ]
     if config.mode == "train":
+        words = schedule_words(checked.user_json, config, checked.total_steps)
         lines += [
             f"batch      {train.micro_batch_size} × {train.gradient_accumulation_steps} accumulated × {ranks} ranks = {plan.global_batch_size(config)}; {steps}",
-            f"optimizer  {_optimizer_line(config)}",
-            f"schedule   {config.scheduler.name}, {config.scheduler.warmup_steps} warm-up steps, owned by {_owner(config, config.scheduler.owner)}",
+            f"optimizer  {_optimizer_line(checked)}",
+            f"schedule   {config.scheduler.name}, {config.scheduler.warmup_steps} warm-up steps{words}, owned by {_owner(config, config.scheduler.owner)}",
         ]
     return lines
 
 
-def _optimizer_line(config: RunConfig) -> str:
-    optimizer = config.optimizer
-    name = "DeepSpeedCPUAdam (offloaded states)" if plan.on_cpu_adam(config) else "torch AdamW"
+def _optimizer_line(checked: Checked) -> str:
+    config, optimizer = checked.config, checked.config.optimizer
+    if checked.user_json is not None and "optimizer" in checked.user_json:
+        name = adam_class(checked.user_json, config)
+    else:
+        name = "DeepSpeedCPUAdam" if plan.on_cpu_adam(config) else "torch AdamW"
+    name += " (offloaded states)" if plan.on_cpu_adam(config) else ""
     return f"{name}, lr {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}, owned by {_owner(config, optimizer.owner)}"
 
 
