@@ -161,7 +161,7 @@ class _Taking:
             return
         first, other = self.taken.get(key, (path, value))
         if other != value:
-            self.problems.append(Problem(path, value, f"{first}={other} stands in {key} of the record", "", "notice"))
+            self.problems.append(Problem(path, value, f"the record has one {key}, and there stands {first}={other}", "", "notice"))
         else:
             self.take(path, key, value)
 

@@ -78,6 +78,39 @@ def test_what_the_file_leaves_open_is_what_the_configuration_says(content, overr
     assert (node, type(node)) == (runs, type(runs))
 
 
+@pytest.mark.parametrize(
+    ("params", "overrides", "torch_adam", "plan"),
+    [
+        ({}, [], False, "DeepSpeed FusedAdam, lr"),
+        ({"torch_adam": True}, [], True, "torch AdamW, lr"),
+        ({}, ["optimizer.fused=true"], True, "torch AdamW, lr"),  # which is the class that has it
+        ({}, ["offload=optimizer_cpu"], False, "DeepSpeedCPUAdam (offloaded states), lr"),
+        ({}, ["offload=optimizer_cpu", "offload.force_cpu_adam=false"], True, "torch AdamW, lr"),
+    ],
+)
+def test_the_plan_names_the_class_that_runs_on_a_gpu(params, overrides, torch_adam, plan, taken):
+    run = taken(optimizer(**params), "launcher.device=cuda", "launcher.num_processes=1", *overrides)
+    assert run.user_json["optimizer"]["params"]["torch_adam"] is torch_adam
+    assert any(line.startswith(f"optimizer  {plan}") for line in plan_lines(run))
+
+
+@pytest.mark.parametrize(("device", "recorded"), [("cuda", False), ("cpu", True)])
+def test_pinned_memory_is_taken_where_it_matters(device, recorded, taken):
+    """On a CPU `offload.pin_memory=false` is refused as an idle key; a file that says so is none."""
+    content = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": False}}}
+    assert taken(content, f"launcher.device={device}").config.offload.pin_memory is recorded
+
+
+def test_two_buffer_counts_are_kept_and_told_of(taken):
+    """DeepSpeed's own defaults, 4 and 5, stand in many files; the configuration has one number for both."""
+    places = {f"offload_{part}": {"device": "nvme", "nvme_path": "/fast", "buffer_count": count} for part, count in (("optimizer", 4), ("param", 5))}
+    run = taken({"zero_optimization": {"stage": 3, **places}})
+    assert [run.user_json["zero_optimization"][f"offload_{part}"]["buffer_count"] for part in ("optimizer", "param")] == [4, 5]
+    assert run.config.offload.buffer_count == 4
+    told = "offload_param.buffer_count=5: the record has one offload.buffer_count, and there stands zero_optimization.offload_optimizer.buffer_count=4"
+    assert any(told in notice.line() for notice in run.notices)
+
+
 def test_a_block_is_never_added(taken):
     assert not {"optimizer", "scheduler"} & taken(ZERO2).user_json.keys()
 
