@@ -12,6 +12,8 @@ from runner import places
 # Model and sample of each family that come with the runner and need no network.
 BUNDLED = {"encoder": ("deberta_tiny", "paraphrase_sample"), "seq2seq": ("blenderbot_tiny", "dialogue_sample"), "causal_lm": ("gpt2_tiny", "stories_sample")}
 
+BUNDLED_TOKENIZER = "bundled:"  # before the name of a tokenizer that comes with the runner
+
 
 def option_files(group: str) -> dict[str, Path]:
     """Option name → file, the runner's own and those of `./conf`."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from urllib.parse import urlparse
 
 from runner import places
-from runner.catalogue import BUNDLED
+from runner.catalogue import BUNDLED, BUNDLED_TOKENIZER
 from runner.data.scan import split_paths
 from runner.errors import Problem
 from runner.schema import RunConfig
@@ -39,7 +39,7 @@ def needed_assets(config: RunConfig) -> list[Asset]:
     if model.init == "pretrained" or model.path or not model.config:
         assets.append(Asset("weights", "model", "model.path" if model.path else "model.hub_id", model.path or model.hub_id or "", bool(model.path)))
     tokenizer = model.tokenizer or model.path or model.hub_id or ""
-    if not tokenizer.startswith("bundled:"):
+    if not tokenizer.startswith(BUNDLED_TOKENIZER):
         local = tokenizer == model.path or Path(tokenizer).expanduser().is_dir()
         assets.append(Asset("tokenizer", "model", "model.tokenizer" if model.tokenizer else "model.hub_id", tokenizer, local))
     if dataset.source == "hub":
@@ -148,7 +148,7 @@ def resolved_assets(config: RunConfig) -> dict[str, dict[str, Any]]:
     if "weights" not in found:
         found["weights"] = {"source": "model.config", "name": config.model.name}
     if "tokenizer" not in found and config.model.tokenizer:
-        found["tokenizer"] = {"source": "bundled", "name": config.model.tokenizer.removeprefix("bundled:")}
+        found["tokenizer"] = {"source": "bundled", "name": config.model.tokenizer.removeprefix(BUNDLED_TOKENIZER)}
     if config.dataset.source != "hub":
         splits = {split: [str(path) for path in split_paths(config.dataset, split)] for split in ("train", "validation", "test") if getattr(config.dataset, split)}
         found["data_set"] = {"source": config.dataset.source, "name": config.dataset.name, "files": splits}

@@ -11,6 +11,7 @@ from runner import places, plan
 from runner.compose import Composed
 from runner.deepspeed_json import adopt, fill, other_length
 from runner.errors import Problem, RequestError
+from runner.preflight.architecture import builds_from_facts, check_architecture, check_bundled_tokenizer
 from runner.preflight.assets import check_assets
 from runner.preflight.contradictions import contradictions, wrong_family
 from runner.preflight.data import check_data
@@ -60,6 +61,7 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     problems = found + problems + check_precision(config) + here(check_devices(config))
     recipe = _recipe(config, problems)
     problems += check_data(config, recipe)  # counts the rows that others ask for
+    problems += check_bundled_tokenizer(config) + (check_architecture(config, recipe) if builds_from_facts(config) else [])
     problems += contradictions(config, recipe) + idle_keys(config, composed.explicit) + here(check_software(config, recipe, json_file))
     if starting:
         problems += check_assets(config) + check_places(config, composed.run_dir) + check_nvme(config) + survivors() + ignored_files()

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from runner import places
+from runner.catalogue import BUNDLED_TOKENIZER
 from runner.positions import position_limit
 from runner.recipe import Recipe
 from runner.schema import ModelConfig, RunConfig
-
-BUNDLED = "bundled:"
 
 
 class AssetError(RuntimeError):
@@ -26,8 +25,8 @@ def model_source(model: ModelConfig) -> str | None:
 
 def tokenizer_source(model: ModelConfig) -> str | None:
     """Folder or hub name of the tokenizer."""
-    if model.tokenizer and model.tokenizer.startswith(BUNDLED):
-        return str(places.samples_dir() / "tokenizers" / model.tokenizer.removeprefix(BUNDLED))
+    if model.tokenizer and model.tokenizer.startswith(BUNDLED_TOKENIZER):
+        return str(places.samples_dir() / "tokenizers" / model.tokenizer.removeprefix(BUNDLED_TOKENIZER))
     return model.tokenizer or model_source(model)
 
 

@@ -52,6 +52,16 @@ MISTAKES = {  # what is typed → what the answer must name
     ("mode=evaluate", "checkpoint.every_steps=4"): ["checkpoint.every_steps=4", "nothing is trained under mode=evaluate"],
     ("optimizer.fused=true", "offload=optimizer_cpu"): ["optimizer.fused=True", "DeepSpeed's CPU Adam", "offload.force_cpu_adam=false"],
     ("optimizer.fused=maybe",): ["optimizer.fused=maybe"],
+    ("model.config.hidden_size=7", "model.tokenizer=bundled:nope"): ["bundled:nope", "model.tokenizer=bundled:deberta_tiny", "num_attention_heads=4", "hidden_size=7"],
+    ("model.tokenizer=bundled:deberta_tni",): ["did you mean model.tokenizer=bundled:deberta_tiny?"],
+    ("model.config.hidden_size=abc", "model.config.vocab_size=-5", "model.config.num_hidden_layers=0"): ["a whole number", "vocab_size=-5", "num_hidden_layers=0", "at least 1"],
+    ("model.config.num_attention_heads=3",): ["num_attention_heads=3", "hidden_size=128", "use model.config.num_attention_heads=2"],
+    ("model.config.model_type=nope",): ["model_type=nope", "no such model type"],
+    ("model.config.model_type=vit",): ["model_type=vit", "AutoModelForSequenceClassification"],
+    ("model.config.hidden_sise=7", "model.config.foo=7"): ["did you mean model.config.hidden_size?", "foo=7", "remove it"],
+    ("model.config.hidden_act=gelo", "model.config.hidden_dropout_prob=2"): ["model.config.hidden_act=gelu?", "between 0 and 1"],
+    ("recipe=gpt2_wikitext", "model=gpt2_tiny", "model.config.n_head=3"): ["n_head=3", "n_embd=128"],
+    ("recipe=blenderbot_mudoconv", "model=blenderbot_tiny", "model.config.decoder_attention_heads=3"): ["decoder_attention_heads=3", "d_model=128"],
     ("optimizer.betas=[0.9]",): ["optimizer.betas", "optimizer.betas=[0.9,0.999]"],
 }
 
