@@ -51,7 +51,7 @@ def meta_model(architecture: Architecture, dtype: str = "float32") -> Any:
 
     `dtype` is the torch name of the weights' format.
 
-    Raises ValueError when transformers knows no such model type or no class of the family for it.
+    Raises ValueError when transformers can build no such model: no such type, no class of the family for it, or facts that contradict each other.
     """
     import torch
 
@@ -65,9 +65,12 @@ def meta_model(architecture: Architecture, dtype: str = "float32") -> Any:
         import transformers
 
         autos = {"encoder": transformers.AutoModelForSequenceClassification, "seq2seq": transformers.AutoModelForSeq2SeqLM, "causal_lm": transformers.AutoModelForCausalLM}
-        config = transformers.AutoConfig.for_model(model_type, **facts)
-        with torch.device("meta"):
-            model = autos[architecture.family].from_config(config, dtype=getattr(torch, dtype))
+        try:
+            config = transformers.AutoConfig.for_model(model_type, **facts)
+            with torch.device("meta"):
+                model = autos[architecture.family].from_config(config, dtype=getattr(torch, dtype))
+        except Exception as error:  # facts of a user's config.json may raise anything in a class that is not ours
+            raise ValueError(f"transformers cannot build a {model_type} from these facts ({type(error).__name__}: {next(iter(str(error).splitlines()), '')})") from error
     return model.train()
 
 

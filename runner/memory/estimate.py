@@ -12,6 +12,7 @@ from runner.memory.architecture import ModelFacts, model_facts
 from runner.memory.items import ALWAYS, CATEGORIES, Home, Item, Moment
 from runner.memory.states import state_items
 from runner.memory.workload import DataLengths, Workload, workload_from_config
+from runner.positions import position_limit
 from runner.schema import RunConfig
 
 MIB = 2**20
@@ -206,8 +207,10 @@ def _margin(workload: Workload, items: list[Item]) -> list[Item]:
 
 def _check_lengths(workload: Workload, facts: ModelFacts) -> None:
     longest = max(workload.source_length, workload.target_length)
-    if workload.architecture.family != "encoder" and facts.max_positions and longest > facts.max_positions:
-        raise ValueError(f"{longest} tokens are more than the model's {facts.max_positions} positions")
+    # Encoders with relative positions have a figure of the class that limits nothing: there, only what the facts say.
+    limit = position_limit(workload.architecture.mapping()) if workload.architecture.family == "encoder" else facts.max_positions
+    if limit and longest > limit:
+        raise ValueError(f"{longest} tokens are more than the model's {limit} positions")
 
 
 def _notes(workload: Workload, facts: ModelFacts) -> Iterable[str]:

@@ -16,7 +16,9 @@ Sources, beside the installed code itself:
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 
 from runner.memory.architecture import ModelFacts
 from runner.memory.items import ALWAYS, Home, Item, Moment
@@ -109,25 +111,22 @@ def partitions(groups: list[list[int]], world_size: int) -> list[int]:
     return [math.ceil(sum(group) / (2 * world_size)) * 2 for group in groups]
 
 
-def touched(group: list[int], partition: int, world_size: int) -> list[int]:
-    """Per rank, elements of those tensors of a group that lie, wholly or in part, in the rank's partition.
+def fullest(groups: list[list[int]], world_size: int, rank: int | None = None) -> int:
+    """Elements of gradients that stages 1 and 2 keep on one rank: `rank`, or the one with most.
 
-    copy_grads_in_partition keeps the gradient of such a tensor whole, also on the border of two ranks.
+    copy_grads_in_partition keeps the gradient of a tensor whole on every rank whose partition holds a part of it, also on
+    a border. From rank to rank the sum changes only where a tensor begins or ends, so the work is by tensors, not by ranks.
     """
-    totals = [0] * world_size
-    start = 0
-    for numel in group:
-        for rank in range(start // partition, (start + numel - 1) // partition + 1):
-            totals[rank] += numel
-        start += numel
-    return totals
-
-
-def gradient_elements(groups: list[list[int]], world_size: int) -> list[int]:
-    """Per rank, elements of gradients that stages 1 and 2 keep."""
-    parts = partitions(groups, world_size)
-    by_group = [touched(group, part, world_size) for group, part in zip(groups, parts, strict=True)]
-    return [sum(column) for column in zip(*by_group, strict=True)]
+    changes: Counter[int] = Counter()  # rank → elements that are kept from it on, less those no longer kept
+    for group, partition in zip(groups, partitions(groups, world_size), strict=True):
+        start = 0
+        for numel in group:
+            changes[start // partition] += numel
+            changes[(start + numel - 1) // partition + 1] -= numel
+            start += numel
+    if rank is not None:
+        return sum(change for first, change in changes.items() if first <= rank)
+    return max(itertools.accumulate(changes[first] for first in sorted(changes)))
 
 
 def _stage_1_and_2(workload: Workload, facts: ModelFacts, rank: int | None) -> list[Item]:
@@ -137,8 +136,7 @@ def _stage_1_and_2(workload: Workload, facts: ModelFacts, rank: int | None) -> l
     parts = partitions(groups, world)
     flat = sum(part * world for part in parts)
     own = sum(parts)
-    kept = gradient_elements(groups, world)
-    gradients = b * (max(kept) if rank is None else kept[rank])
+    gradients = b * fullest(groups, world, rank)
     items = [
         Item("parameters", b * flat + facts.buffer_bytes, f"whole on every rank in flat buffers, {b} bytes each", ALWAYS),
         Item("temporary", b * max(parts) * world, "a parameter group and its flat copy exist at once", ("setup",)),

@@ -89,14 +89,23 @@ def endpoint() -> str:
     return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
 
 
+def no_model_folder(path: str, key: str = "model.path") -> list[Problem]:
+    """A folder that is not there, or holds no model's configuration; its weights are not looked for."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        return [Problem(key, path, "there is no such folder", f"set {key}=DIR")]
+    if not (folder / "config.json").is_file():
+        return [Problem(key, path, "this folder has no config.json", "give a folder written by save_pretrained")]
+    return []
+
+
 def _folder_problems(config: RunConfig, asset: Asset) -> list[Problem]:
     folder = Path(asset.name).expanduser()
-    if not folder.is_dir():
-        return [Problem(asset.key, asset.name, "there is no such folder", f"set {asset.key}=DIR")]
     if asset.role == "tokenizer":
-        return []
-    if not (folder / "config.json").is_file():
-        return [Problem(asset.key, asset.name, "this folder has no config.json", "give a folder written by save_pretrained")]
+        return [] if folder.is_dir() else [Problem(asset.key, asset.name, "there is no such folder", f"set {asset.key}=DIR")]
+    problems = no_model_folder(asset.name, asset.key)
+    if problems:
+        return problems
     if config.model.init == "pretrained" and not list(folder.glob("*.safetensors")):
         if list(folder.glob("*.bin")):
             if config.model.allow_pickle:

@@ -13,14 +13,17 @@ def contradictions(config: RunConfig, recipe: Recipe) -> list[Problem]:
     """All pairs of choices that cannot hold together."""
     return [
         *_nodes(config),
-        *_zero_and_offload(config),
-        *_positions(config, recipe),
+        *never_together(config, recipe),
+        *_nvme_path(config),
         *_schedule(config, recipe),
         *_head(config, recipe),
         *_untrained(config),
-        *_fused(config),
-        *_unscaled(config),
     ]
+
+
+def never_together(config: RunConfig, recipe: Recipe) -> list[Problem]:
+    """Of these, the ones that hold on every machine; `auto` values need not be resolved."""
+    return [*_zero_and_offload(config), *_positions(config, recipe), *_fused(config), *_unscaled(config)]
 
 
 def _fused(config: RunConfig) -> list[Problem]:
@@ -94,10 +97,15 @@ def _zero_and_offload(config: RunConfig) -> list[Problem]:
                 "use zero_stage=3, or offload=optimizer_cpu",
             )
         )
-    if "nvme" in (offload.optimizer, offload.params) and not offload.nvme_path:
-        mend = "add nvme_path to launcher.config_file" if config.launcher.config_file else "add offload.nvme_path=DIR"
-        problems.append(Problem("offload.nvme_path", None, "NVMe offload needs a folder on a fast local disk", mend))
     return problems
+
+
+def _nvme_path(config: RunConfig) -> list[Problem]:
+    offload = config.offload
+    if config.launcher.name == "ddp" or "nvme" not in (offload.optimizer, offload.params) or offload.nvme_path:
+        return []
+    mend = "add nvme_path to launcher.config_file" if config.launcher.config_file else "add offload.nvme_path=DIR"
+    return [Problem("offload.nvme_path", None, "NVMe offload needs a folder on a fast local disk", mend)]
 
 
 def wrong_family(config: RunConfig) -> list[Problem]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from runner import errors, machine, plan
 from runner.memory.devices import host_memory_bytes, parse_bytes
 from runner.resolve import DEFAULT_CPU_RANKS, resolve_machine
+from runner.schema import RunConfig
 
 if TYPE_CHECKING:
     from runner.memory.workload import Workload
@@ -82,15 +83,38 @@ def _workload(overrides: list[str], asked_for_gpu: bool) -> Workload:
     from runner.memory.workload import workload_from_config
 
     config = compose_run(overrides).config
+    contradictory = _never_runs(config)
     devices = machine.visible_devices(config.launcher.gpu_ids)
     if asked_for_gpu and config.launcher.device == "auto":
         config.launcher.device = "cuda"
     if config.launcher.num_processes == "auto":
         config.launcher.num_processes = len(devices) or DEFAULT_CPU_RANKS
     resolved, problems = resolve_machine(config)
+    problems = contradictory + problems
     if any(problem.severity == "error" for problem in problems):
         raise errors.RequestError(problems)
     return workload_from_config(resolved, plan.world_size(resolved))
+
+
+def _never_runs(config: RunConfig) -> list[errors.Problem]:
+    """What no machine could run. What only this one lacks (devices, formats, ranks, a network, weights) may be asked about."""
+    from runner.preflight.architecture import check_architecture, check_bundled_tokenizer
+    from runner.preflight.assets import no_model_folder
+    from runner.preflight.contradictions import never_together, wrong_family
+    from runner.recipe import load_recipe
+
+    model = config.model
+    problems = check_bundled_tokenizer(config) + (no_model_folder(model.path) if model.path else [])
+    family = wrong_family(config)
+    if family:  # such a model brings options that the recipe cannot know
+        raise errors.RequestError(problems + family)
+    try:
+        recipe = load_recipe(config)
+    except errors.RequestError as error:
+        raise errors.RequestError([*problems, *error.problems]) from None
+    if not model.path and model.config.get("model_type"):
+        problems += check_architecture(config, recipe)
+    return problems + never_together(config, recipe)
 
 
 def _device_bytes(workload: Workload) -> int | None:

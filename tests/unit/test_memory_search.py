@@ -154,3 +154,50 @@ def test_a_wrong_request_ends_with_2_and_one_line(arguments: list[str], capsys: 
     output = capsys.readouterr()
     assert output.out == ""
     assert len(output.err.strip().splitlines()) == 1
+
+
+NEVER = {  # what no machine could run → what the answer names
+    ("model=bert_base", "task.max_length=999"): ["task.max_length=999", "512 positions"],
+    ("model.config.num_attention_heads=0",): ["model.config.num_attention_heads=0", "at least 1"],
+    ("zero_stage=2", "offload=cpu"): ["offload=cpu", "zero_stage=3"],
+    ("launcher=ddp", "zero_stage=2"): ["zero_stage=2", "launcher=deepspeed"],
+    ("model.path=nope",): ["model.path=", "no such folder"],
+    ("model=gpt2_tiny",): ["model=gpt2_tiny", "recipe=gpt2_wikitext"],
+    ("model.path=nope", "task.max_lenght=3"): ["no such folder", "task.max_lenght=3"],
+    ("precision=fp16", "zero_stage=0"): ["zero_stage=0", "zero_stage=1"],
+}
+
+
+@pytest.mark.parametrize("typed", list(NEVER), ids=" ".join)
+def test_what_can_never_run_is_refused(typed: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert verb.main([*typed]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert all(line.startswith("error: ") for line in output.err.splitlines())
+    assert all(part in output.err for part in NEVER[typed])
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ("launcher.device=cuda", "precision=bf16", "launcher.num_processes=64", "launcher.num_nodes=4"),
+        ("zero_stage=3", "offload=nvme"),
+        ("launcher=ddp", "precision=fp16"),
+        ("zero_stage=0", "launcher.device=cuda"),  # whatever `precision=auto` is there
+    ],
+    ids=" ".join,
+)
+def test_what_only_this_machine_lacks_may_be_asked_about(typed: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert verb.main([*typed, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["device_bytes_per_rank"] > 0
+
+
+def test_facts_that_contradict_each_other_are_a_message() -> None:
+    broken = Architecture.of("encoder", {"model_type": "bert", "hidden_size": 8, "num_attention_heads": 0})
+    with pytest.raises(ValueError, match="cannot build a bert from these facts \\(ZeroDivisionError"):
+        estimate(replace(small(), architecture=broken))
+    long = Architecture.of("encoder", {"model_type": "bert", "max_position_embeddings": 16})
+    with pytest.raises(ValueError, match="128 tokens are more than the model's 16 positions"):
+        estimate(replace(small(), architecture=long, source_length=128))

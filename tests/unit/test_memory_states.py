@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from runner.memory.architecture import ModelFacts, ParameterFact
 from runner.memory.items import Item
-from runner.memory.states import adam_temporaries, gradient_elements, partitions, state_items, touched
+from runner.memory.states import adam_temporaries, fullest, partitions, state_items
 from runner.memory.workload import Architecture, Buckets, Workload
 
 ARCHITECTURE = Architecture("encoder", '{"model_type": "none"}')
@@ -36,8 +37,26 @@ def test_partitions_are_padded_to_twice_the_world_size() -> None:
 
 def test_a_tensor_on_the_border_counts_for_both_ranks() -> None:
     # Partition of 750: the first tensor (0..999) touches both, the second (1000..1499) only the last.
-    assert touched([1000, 500], 750, 2) == [1000, 1500]
-    assert gradient_elements([[1000, 500], [7, 3]], 2) == [1000 + 7, 1500 + 7 + 3]
+    assert [fullest([[1000, 500]], 2, rank) for rank in (0, 1)] == [1000, 1500]
+    # Partitions of 6: the 7 touches both ranks, the 3 only the last.
+    assert [fullest([[1000, 500], [7, 3]], 2, rank) for rank in (0, 1, None)] == [1000 + 7, 1500 + 7 + 3, 1500 + 7 + 3]
+
+
+def test_the_fullest_rank_is_the_one_that_a_count_of_all_ranks_finds() -> None:
+    """Against the definition: for each rank, the whole tensors that its partition touches."""
+    groups = [[1000, 3, 4, 500, 90, 1, 1, 1], [7, 3, 20]]
+    for world in (1, 2, 3, 7, 64, 1000):
+        kept = [0] * world
+        for group, part in zip(groups, partitions(groups, world), strict=True):
+            ends = list(itertools.accumulate(group))
+            for rank in range(world):
+                kept[rank] += sum(n for n, end in zip(group, ends, strict=True) if end > rank * part and end - n < (rank + 1) * part)
+        assert [fullest(groups, world, rank) for rank in range(world)] == kept
+        assert fullest(groups, world) == max(kept)
+
+
+def test_a_billion_ranks_cost_no_more_than_two() -> None:
+    assert fullest([[1000, 500], [7, 3]], 10**9) == 1000 + 7 + 3  # two elements each: rank 3 has 6 and 7, where the 7 ends and the 3 begins
 
 
 def test_ddp_holds_16_bytes_a_parameter_and_4_in_buckets() -> None:
