@@ -51,6 +51,7 @@ class Seq2Seq(recipe.Recipe):
     auto_class = "AutoModelForSeq2SeqLM"
     columns = ("texts", "labels")
     may_be_empty = ("labels",)
+    may_be_lists = ("texts",)  # turns
     metrics = ("bleu",)
 
     def __init__(self, config: Any) -> None:

@@ -45,9 +45,8 @@ class TextClassification(recipe.Recipe):
         }
 
     def features(self, rows: dict[str, list[Any]], tokenizer: Any) -> dict[str, list[Any]]:
-        first, second = self.column("sentence1"), self.column("sentence2")
-        pair = [rows[second]] if second in rows else []
-        encoded = tokenizer(rows[first], *pair, truncation=True, max_length=self.options.max_length)
+        texts = [self.texts(rows, name) for name in ("sentence1", "sentence2") if self.column(name) in rows]
+        encoded = tokenizer(*texts, truncation=True, max_length=self.options.max_length)
         result = {name: encoded[name] for name in tokenizer.model_input_names if name in encoded}
         label_map = self.label_map()
         labels = rows.get(self.column("label") or "", [None] * len(result["input_ids"]))

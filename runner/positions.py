@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from runner.regular import read_regular
 from runner.schema import ModelConfig
 
 KEYS = ("max_position_embeddings", "n_positions")
@@ -18,8 +19,8 @@ def architecture_facts(model: ModelConfig) -> dict[str, Any]:
     if not model.path:
         return model.config
     try:
-        facts = json.loads((Path(model.path).expanduser() / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        facts = json.loads(read_regular(Path(model.path).expanduser() / "config.json"))
+    except (OSError, ValueError, RecursionError):
         return {}  # a missing or broken folder is another check's finding
     return facts if isinstance(facts, dict) else {}
 

@@ -40,6 +40,7 @@ class Recipe:
     columns: ClassVar[tuple[str, ...]] = ()  # columns the recipe reads
     optional_columns: ClassVar[tuple[str, ...]] = ()  # of those, the ones a data set may lack
     may_be_empty: ClassVar[tuple[str, ...]] = ()  # of those, the ones that may hold empty text
+    may_be_lists: ClassVar[tuple[str, ...]] = ()  # of those, the ones that may hold a list of texts
     label_column: ClassVar[str | None] = None  # of those, the one with class labels
     metrics: ClassVar[tuple[str, ...]] = ()  # names that `score` returns
     keeps_rows: ClassVar[bool] = True  # whether one row gives one training row (False: texts are cut into blocks)
@@ -58,6 +59,10 @@ class Recipe:
         if column is not None and column in rows:
             return rows[column]
         return [None] * len(next(iter(rows.values()), []))
+
+    def texts(self, rows: dict[str, list[Any]], name: str) -> list[Any]:
+        """Like `values`, with numbers as the text they are in a csv."""
+        return [value if value is None or isinstance(value, (list, dict)) else str(value) for value in self.values(rows, name)]
 
     def max_positions(self) -> dict[str, int]:
         """Longest sequences the model sees with these options: key of `task` → tokens."""

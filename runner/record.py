@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from runner.regular import read_regular
 from runner.secrets import redacted
 
 SCHEMA_VERSION = 1
@@ -74,7 +75,7 @@ class Record:
             OSError, ValueError: where there is none, or it is no JSON.
         """
         record = cls(run_dir)
-        record.data = json.loads(record.path.read_text(encoding="utf-8"))
+        record.data = json.loads(read_regular(record.path))
         return record
 
     def update(self, **values: Any) -> None:

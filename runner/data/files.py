@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from runner.regular import check_regular
+
 FORMATS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
 Row = dict[str, Any]
 
@@ -29,6 +31,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     if reader is None:
         raise UnreadableFile(f"{path}: the ending {path.suffix or '(none)'} is not one of {', '.join(FORMATS)}")
     try:
+        check_regular(path)
         yield from reader(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UnreadableFile(f"{path}: {_why(error)}") from None
@@ -37,6 +40,8 @@ def read_rows(path: Path) -> Iterator[Row]:
 def _why(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"is not UTF-8 (byte {error.start}); save it as UTF-8"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return str(error)
 
 
@@ -44,6 +49,7 @@ def header(path: Path) -> list[str]:
     """Column names as they stand in the file, blanks and all; from the first row where there is no header."""
     if path.suffix.lower() in (".csv", ".tsv"):
         try:
+            check_regular(path)
             with open(path, newline="", encoding="utf-8-sig") as file:
                 return next(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","), [])
         except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -84,6 +90,8 @@ def _object(text: str, where: str) -> Row:
         row = json.loads(text)
     except json.JSONDecodeError as error:
         raise UnreadableFile(f"{where} is no JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets in brackets
+        raise UnreadableFile(f"{where} cannot be read ({error})") from None
     if not isinstance(row, dict):
         raise UnreadableFile(f"{where} is no JSON object")
     return {str(name).strip(): value for name, value in row.items()}
@@ -94,6 +102,10 @@ def _json(path: Path) -> Iterator[Row]:
         rows = json.loads(path.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as error:
         raise UnreadableFile(f"{path}: line {error.lineno} is no JSON ({error.msg}); one object a line is called .jsonl") from None
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UnreadableFile(f"{path}: cannot be read ({error})") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UnreadableFile(f"{path}: expected a list of objects")
     yield from ({str(name).strip(): value for name, value in row.items()} for row in rows)
@@ -105,7 +117,7 @@ def _parquet(path: Path) -> Iterator[Row]:
 
     try:
         for batch in pyarrow.parquet.ParquetFile(path).iter_batches():
-            yield from batch.to_pylist()
+            yield from ({name.strip(): value for name, value in row.items()} for row in batch.to_pylist())
     except pyarrow.ArrowException as error:
         raise UnreadableFile(f"{path}: {error}") from None
 

@@ -36,11 +36,14 @@ def distinct(encoded: Iterable[str]) -> list[object]:
     return sorted(known, key=lambda value: (isinstance(value, str), value))  # type: ignore[type-var]
 
 
+def names_fit(found: list[object], names: list[str]) -> bool:
+    """Whether every label is one of the names, or every label is the id of one."""
+    return set(map(str, found)) <= set(names) or all(isinstance(value, int) and 0 <= value < len(names) for value in found)
+
+
 def label_names(found: list[object], configured: list[str] | None) -> list[str]:
-    """Names of the classes by id: the configured ones where the labels are ids or names, else the sorted values."""
-    if configured and (set(map(str, found)) <= set(configured) or all(isinstance(v, int) and 0 <= v < len(configured) for v in found)):
-        return list(configured)
-    return [str(value) for value in found]
+    """Names of the classes by id: the configured ones, which must fit, else the sorted values."""
+    return list(configured) if configured else [str(value) for value in found]
 
 
 class LabelMap:

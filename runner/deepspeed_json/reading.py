@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import stat
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from runner.deepspeed_json.known import ALIASES, AUTO, FITS, KNOWN, OPEN_ENDED, REFUSED, REFUSED_WHEN_TRUE, WORDS, Kind
 from runner.errors import Problem, RequestError
+from runner.regular import read_regular
 
 MEND = "mend launcher.config_file"
 MANY = 16  # known keys that a line no longer names one by one
@@ -24,9 +24,7 @@ def read(path: Path) -> dict[str, Any]:
         RequestError: when it is no regular file, no JSON, no object, has a key twice, or a block is a value.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # reading a FIFO would wait for ever
-            raise _refused(path, "is no regular file", "set launcher.config_file=FILE")
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_key_once)
+        content = json.loads(read_regular(path), object_pairs_hook=_each_key_once)
     except OSError as error:
         raise _refused(path, f"cannot be read ({error.strerror})", "set launcher.config_file=FILE") from None
     except (ValueError, RecursionError) as error:

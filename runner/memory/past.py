@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.regular import read_regular
+
 FOLDERS = (Path("outputs"), Path("multirun"))
 
 
@@ -41,8 +43,8 @@ def past_predictions(folders: Sequence[Path] = FOLDERS, limit: int = 10) -> list
 def _read(paths: Sequence[Path]) -> Iterator[PastPrediction]:
     for path in paths:
         try:
-            record = json.loads(path.read_text())
-        except (OSError, ValueError):
+            record = json.loads(read_regular(path))
+        except (OSError, ValueError, RecursionError):
             continue
         predicted = _largest((record.get("memory_prediction") or {}).get("per_rank_bytes"))
         measured = _largest(record.get("peak_memory_bytes"))

@@ -60,7 +60,7 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     here: Callable[[list[Problem]], list[Problem]] = list if starting else as_warnings
     problems = found + problems + check_precision(config) + here(check_devices(config))
     recipe = _recipe(config, problems)
-    problems += check_data(config, recipe)  # counts the rows that others ask for
+    problems += check_data(config, recipe, composed.explicit)  # counts the rows that others ask for
     problems += check_bundled_tokenizer(config) + (check_architecture(config, recipe) if builds_from_facts(config) else [])
     problems += contradictions(config, recipe) + idle_keys(config, composed.explicit) + here(check_software(config, recipe, json_file))
     if starting:

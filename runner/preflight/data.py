@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from difflib import get_close_matches
 from pathlib import Path
 
 from runner import places
 from runner.data.files import UnreadableFile, header
-from runner.data.labels import HIDDEN, LabelMap, as_label, distinct, label_names
-from runner.data.scan import SplitScan, scan_split, split_paths
+from runner.data.labels import HIDDEN, LabelMap, as_label, distinct, label_names, names_fit
+from runner.data.scan import LIST, SplitScan, scan_split, split_paths
 from runner.errors import Problem
 from runner.recipe import Recipe
 from runner.schema import RunConfig
@@ -17,12 +18,17 @@ from runner.schema import RunConfig
 SPLITS = ("train", "validation", "test")
 
 
-def check_data(config: RunConfig, recipe: Recipe) -> list[Problem]:
-    """Problems of local and bundled data; fills in `dataset.rows` and `dataset.label_names`."""
+def check_data(config: RunConfig, recipe: Recipe, typed: Collection[str] = ()) -> list[Problem]:
+    """Problems of the data set's keys, and of local and bundled data; fills in `dataset.rows` and `dataset.label_names`.
+
+    Args:
+        typed: keys of the command line; a data set's own file may serve other recipes as well.
+    """
+    problems = _roles(config, recipe, typed) + _given_names(config, recipe, typed)
     if config.dataset.source == "hub":
-        return []
+        return problems
     needed = ("validation",) if config.mode == "evaluate" else ("train", "validation")
-    problems = [_missing_split(split) for split in needed if getattr(config.dataset, split) is None]
+    problems += [_missing_split(split) for split in needed if getattr(config.dataset, split) is None]
     scans: dict[str, SplitScan] = {}
     for split in SPLITS:
         found = _scan(config, recipe, split)
@@ -39,6 +45,31 @@ def check_data(config: RunConfig, recipe: Recipe) -> list[Problem]:
     return problems + _texts(config, recipe, scans) + _labels(config, recipe, scans)
 
 
+def _roles(config: RunConfig, recipe: Recipe, typed: Collection[str]) -> list[Problem]:
+    """Columns that the recipe does not read."""
+    unread = [name for name in config.dataset.columns if name not in recipe.columns and ("dataset.columns" in typed or f"dataset.columns.{name}" in typed)]
+    problems = []
+    for name in unread:
+        near = get_close_matches(name, recipe.columns, n=1)
+        mend = f"did you mean dataset.columns.{near[0]}?" if near else "leave it out"
+        why = f"recipe={config.recipe.name} reads no such column; it reads {', '.join(recipe.columns)}"
+        problems.append(Problem(f"dataset.columns.{name}", config.dataset.columns[name], why, mend))
+    return problems
+
+
+def _given_names(config: RunConfig, recipe: Recipe, typed: Collection[str]) -> list[Problem]:
+    names = config.dataset.label_names or []
+    if recipe.label_column is None:
+        idle = bool(names) and "dataset.label_names" in typed
+        return [Problem("dataset.label_names", _listed(names), f"this would change nothing: recipe={config.recipe.name} has no class labels", "leave it out")] if idle else []
+    twice = sorted({name for name in names if names.count(name) > 1})
+    return [Problem("dataset.label_names", _listed(names), f"a name stands there twice: {', '.join(map(repr, twice))}", "give each class a name of its own")] if twice else []
+
+
+def _listed(names: list[str]) -> str:
+    return f"[{','.join(names)}]"
+
+
 def _missing_split(split: str) -> Problem:
     return Problem(f"dataset.{split}", None, "this split is needed", f"add dataset.{split}=FILE")
 
@@ -49,7 +80,9 @@ def _scan(config: RunConfig, recipe: Recipe, split: str) -> SplitScan | Problem 
     paths = split_paths(config.dataset, split)
     absent = [path for path in paths if not path.is_file()]
     if absent:
-        return Problem(f"dataset.{split}", getattr(config.dataset, split), f"no such file: {absent[0]}", f"set dataset.{split}=FILE" + _near_file(absent[0]))
+        there = absent[0].exists()  # a folder, a FIFO
+        why = f"is no regular file: {absent[0]}" if there else f"no such file: {absent[0]}"
+        return Problem(f"dataset.{split}", getattr(config.dataset, split), why, f"set dataset.{split}=FILE" + ("" if there else _near_file(absent[0])))
     label = recipe.column(recipe.label_column) if recipe.label_column else None
     try:
         limit = {"train": config.dataset.max_train_rows, "validation": config.dataset.max_validation_rows}.get(split)
@@ -82,7 +115,7 @@ def _columns(config: RunConfig, recipe: Recipe, split: str, scan: SplitScan) -> 
         optional = name in recipe.optional_columns or (split == "test" and name == recipe.label_column)
         if column is None and not optional:
             problems.append(Problem(f"dataset.columns.{name}", "null", "the recipe needs this column", f"set dataset.columns.{name}=COLUMN"))
-        elif column is not None and column not in scan.columns:
+        elif column is not None and column not in scan.columns and column not in scan.empty:
             assumed = optional and name not in config.dataset.columns
             problems.append(_without_column(split, name) if assumed else _absent_column(split, name, column, scan))
     return problems
@@ -135,12 +168,20 @@ def _texts(config: RunConfig, recipe: Recipe, scans: dict[str, SplitScan]) -> li
     for split, scan in scans.items():
         for name in recipe.columns:
             column = recipe.column(name)
-            if name == recipe.label_column or column not in scan.empty or name in recipe.may_be_empty:
+            if name == recipe.label_column or column is None:
                 continue
-            problems.append(
-                Problem(f"dataset.{split}", getattr(config.dataset, split), f"column {column!r} has no text in row {scan.empty[column]}", "fill it in or remove the row")
-            )
+            if column in scan.empty and name not in recipe.may_be_empty:
+                problems.append(_in_row(config, split, scan, f"column {column!r} has no text", scan.empty[column], "fill it in or remove the row"))
+            for kind, row in scan.odd.get(column, {}).items():
+                if kind != LIST or name not in recipe.may_be_lists:
+                    own = f", or say so in {config.recipe.file}: may_be_lists" if kind == LIST else ""  # a recipe of the user's may read lists
+                    problems.append(_in_row(config, split, scan, f"column {column!r} holds {kind} where text is needed", row, f"write it as text or remove the row{own}"))
     return problems
+
+
+def _in_row(config: RunConfig, split: str, scan: SplitScan, what: str, row: int, mend: str) -> Problem:
+    place = scan.place(split_paths(config.dataset, split), row)
+    return Problem(f"dataset.{split}", getattr(config.dataset, split), f"{what} in {place}", mend)
 
 
 def _labels(config: RunConfig, recipe: Recipe, scans: dict[str, SplitScan]) -> list[Problem]:
@@ -149,10 +190,17 @@ def _labels(config: RunConfig, recipe: Recipe, scans: dict[str, SplitScan]) -> l
         return []
     column = recipe.column(recipe.label_column)
     problems = [
-        Problem(f"dataset.{split}", getattr(config.dataset, split), f"column {column!r} has no label in row {scan.empty[column]}", "fill it in or remove the row")
+        _in_row(config, split, scan, f"column {column!r} has no label", scan.empty[column], "fill it in or remove the row")
         for split, scan in scans.items()
         if column in scan.empty and split != "test"
     ]
+    odd = [
+        _in_row(config, split, scan, f"column {column!r} holds {kind} where a class label is needed", row, "write it as text or a whole number")
+        for split, scan in scans.items()
+        for kind, row in scan.odd.get(column or "", {}).items()
+    ]
+    if odd:
+        return problems + odd
     if "train" in scans:
         problems += _one_label_map(config, scans)
     elif not config.dataset.label_names:
@@ -166,7 +214,11 @@ def _one_label_map(config: RunConfig, scans: dict[str, SplitScan]) -> list[Probl
         return [Problem("dataset.train", config.dataset.train, f"labels are no classes: {', '.join(map(str, found[:4]))}, …", "classification needs strings or whole numbers")]
     if len(found) < 2 and config.mode == "train":
         return [Problem("dataset.train", config.dataset.train, f"only one label in the training split: {found}", "classification needs two or more")]
-    config.dataset.label_names = label_names(found, config.dataset.label_names)
+    names = config.dataset.label_names
+    if names and not names_fit(found, names):
+        why = f"these names do not fit the labels of the training split: {', '.join(map(str, found[:6]))}{', …' if len(found) > 6 else ''}"
+        return [Problem("dataset.label_names", _listed(names), why, "name every label, or every id from 0 on, or leave it to the data with dataset.label_names=null")]
+    config.dataset.label_names = label_names(found, names)
     return []
 
 

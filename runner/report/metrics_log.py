@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.regular import read_regular
 from runner.report.reading import integer, number
 
 METRICS_NAME = "metrics.jsonl"
@@ -30,7 +31,7 @@ def read_points(folder: Path) -> list[Point]:
     A line that is cut off is skipped. After a resume a step may be logged again: the later line counts.
     """
     try:
-        lines = (folder / METRICS_NAME).read_bytes().splitlines()
+        lines = read_regular(folder / METRICS_NAME).splitlines()
     except OSError:
         return []
     points = {point.step: point for point in map(_point, _parsed(lines)) if point is not None}

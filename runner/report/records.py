@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runner.regular import read_regular
 from runner.report.liveness import runner_liveness
 from runner.report.reading import mapping, text
 from runner.report.run import Run, run_from_record, unreadable_run
@@ -56,7 +57,7 @@ def read_runs(folders: Iterable[Path]) -> list[Run]:
 def read_run(folder: Path) -> Run:
     """The run of one folder; a record that cannot be read becomes a row that says why."""
     try:
-        raw = json.loads((folder / RECORD_NAME).read_bytes())
+        raw = json.loads(read_regular(folder / RECORD_NAME))
     except OSError as error:
         return unreadable_run(folder, f"{RECORD_NAME} cannot be read: {error.strerror}")
     except (ValueError, RecursionError) as error:

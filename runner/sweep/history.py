@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.record import write_atomically
+from runner.regular import read_regular
 from runner.report.records import find_run_folders, judge_status
 from runner.rundir import CONFIG_FILE
 
@@ -54,8 +55,8 @@ def earlier_cells(roots: Iterable[Path]) -> dict[str, Earlier]:
 
 def _read(folder: Path) -> Earlier | None:
     try:
-        raw = json.loads((folder / "record.json").read_bytes())
-    except (OSError, ValueError):
+        raw = json.loads(read_regular(folder / "record.json"))
+    except (OSError, ValueError, RecursionError):
         return None
     return Earlier(folder, dict(judge_status(raw))) if isinstance(raw, dict) else None
 
@@ -73,7 +74,7 @@ def folder_of_sweep(roots: Iterable[Path], identity: str) -> Path | None:
 
 def _identity(path: Path) -> str | None:
     with contextlib.suppress(OSError, ValueError):
-        content = json.loads(path.read_text())
+        content = json.loads(read_regular(path))
         return str(content.get("sweep")) if isinstance(content, dict) else None
     return None
 

@@ -34,7 +34,9 @@ def main(arguments: Sequence[str]) -> int:
         else:
             words.append(argument)
     if words not in ([], ["clean"]):
-        raise RequestError(Problem(next(word for word in words if word != "clean"), None, "cache knows only `clean` and cache_dir=DIR", "python -m runner cache --help"))
+        raise RequestError(
+            Problem(next((word for word in words if word != "clean"), "clean clean"), None, "cache knows only `clean` and cache_dir=DIR", "python -m runner cache --help")
+        )
     if words:
         clean(configured)
     else:

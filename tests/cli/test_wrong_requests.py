@@ -224,6 +224,14 @@ def test_hydras_flags_lead_to_our_verbs():
         assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(("words", "said"), [(("clean", "clean"), "error: clean clean: "), (("clean", "all"), "error: all: ")])
+def test_cache_knows_one_word(words, said, capsys):
+    from runner.__main__ import _guarded
+
+    assert _guarded("cache", [*words]) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
 def test_unknown_verb(run_cli):
     done = subprocess.run([sys.executable, "-m", "runner", "rendr"], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60)
     assert (done.returncode, done.stderr) == (2, "error: rendr: this is neither a verb nor key=value; did you mean render?\n")

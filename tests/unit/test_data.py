@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from runner.data.files import UnreadableFile, header, read_rows
-from runner.data.labels import HIDDEN, LabelMap, distinct, label_names
-from runner.data.scan import scan_split
+from runner.data.labels import HIDDEN, LabelMap, distinct, label_names, names_fit
+from runner.data.scan import LIST, SURROGATE, scan_split
 
 
 def write(path: Path, text: str) -> Path:
@@ -48,6 +50,9 @@ def test_parquet(tmp_path: Path):
         ("a.jsonl", '{"x": 1}\n{x}\n', "line 2 is no JSON"),
         ("a.json", '{"x": 1}', "expected a list of objects"),
         ("a.xml", "", "the ending .xml is not one of"),
+        ("a.jsonl", '{"x": 1}\n{"x": ' + "[" * 100_000 + "]" * 100_000 + "}\n", "line 2 cannot be read"),
+        ("a.jsonl", '{"x": ' + "1" * 5000 + "}\n", "line 1 cannot be read"),
+        ("a.json", "[" * 100_000, "cannot be read"),
     ],
 )
 def test_unreadable_files_say_where(name, text, said, tmp_path: Path):
@@ -67,6 +72,42 @@ def test_scan_counts_rows_labels_and_missing_values(tmp_path: Path):
     assert header(path) == ["text ", "label"]
 
 
+ROWS = '{"a": "x", "b": "y", "label": 1}\n{"b": ["t", "u"], "label": [1]}\n{"a": "\\ud800", "b": [null], "label": 0}\n{"a": {"k": 1}, "b": "ü", "late": 1}\n'
+
+
+def test_scan_finds_missing_keys_and_what_is_no_text(tmp_path: Path):
+    scan = scan_split([write(tmp_path / "a.jsonl", ROWS)], "label", tmp_path / "cache")
+    assert scan.columns == ["a", "b", "label"]
+    assert scan.empty == {"a": 2, "label": 4, "late": 1}
+    assert scan.odd == {"a": {SURROGATE: 3, "an object": 4}, "b": {LIST: 2, "a list of other things than texts": 3}, "label": {LIST: 2}}
+    assert scan.labels == {"1": 1, "0": 1}
+
+
+def test_scan_of_parquet_knows_dates_and_bytes(tmp_path: Path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({" text": [b"a", b"b"], "label": [date(2026, 1, 1), date(2026, 1, 2)]}), tmp_path / "a.parquet")
+    assert scan_split([tmp_path / "a.parquet"], "label", tmp_path / "cache").odd == {"text": {"bytes": 1}, "label": {"a date": 1}}
+
+
+def test_a_row_is_named_by_its_file(tmp_path: Path):
+    paths = [write(tmp_path / f"{name}.csv", "x\n1\n2\n") for name in "ab"]
+    scan = scan_split(paths, None, tmp_path / "cache")
+    assert scan.files == [2, 2]
+    assert [scan.place(paths, row) for row in (2, 3)] == [f"row 2 of {paths[0]}", f"row 1 of {paths[1]}"]
+    assert scan_split(paths[:1], None, tmp_path / "cache").place(paths[:1], 2) == "row 2"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "txt", "json"])
+def test_only_regular_files_are_read(ending: str, tmp_path: Path):
+    os.mkfifo(tmp_path / f"pipe.{ending}")
+    for read in (header, lambda path: list(read_rows(path))):
+        with pytest.raises(UnreadableFile, match="is no regular file"):
+            read(tmp_path / f"pipe.{ending}")
+
+
 def test_a_changed_file_is_scanned_again(tmp_path: Path):
     path = write(tmp_path / "a.csv", "text\na\n")
     assert scan_split([path], None, tmp_path).rows == 1
@@ -80,7 +121,7 @@ def test_labels_are_one_map():
     assert distinct(['"01"', '"1"']) == [1, "01"]  # two names, not one number
     assert label_names([1, 2], None) == ["1", "2"]
     assert label_names([0, 1], ["no", "yes"]) == ["no", "yes"]
-    assert label_names(["b", "a"], ["no", "yes"]) == ["b", "a"]
+    assert [names_fit(found, ["no", "yes"]) for found in ([0, 1], ["yes"], ["b", "a"], [0, 2], [-1, "no"])] == [True, True, False, False, False]
 
 
 def test_ids_of_labels():

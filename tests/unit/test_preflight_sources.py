@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections import namedtuple
 from collections.abc import Iterator
@@ -71,6 +72,63 @@ def test_a_second_file_without_a_column(tmp_path: Path) -> None:
     (tmp_path / "more.csv").write_text("sentence1,label\na,0\n")
     problems = found(tmp_path, *data(tmp_path, GOOD), f'dataset.train=["{tmp_path}/train.csv","{tmp_path}/more.csv"]')
     assert "'sentence2'" in one(problems, "more.csv").why
+
+
+FINE = '{"sentence1":"a","sentence2":"b","label":0}\n{"sentence1":"c","sentence2":"d","label":1}\n'
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ('{"sentence2":"b","label":1}', "column 'sentence1' has no text in row 3"),
+        ('{"sentence1":"a","label":1}', "column 'sentence2' has no text in row 3"),
+        ('{"sentence1":"a","sentence2":"b"}', "column 'label' has no label in row 3"),
+        ('{"sentence1":["x"],"sentence2":"b","label":1}', "column 'sentence1' holds a list where text is needed in row 3"),
+        ('{"sentence1":"a","sentence2":{"k":1},"label":1}', "column 'sentence2' holds an object where text is needed in row 3"),
+        (
+            '{"sentence1":"a\\ud800","sentence2":"b","label":1}',
+            "column 'sentence1' holds text with half a character (a lone surrogate such as \\ud800) where text is needed in row 3",
+        ),
+        ('{"sentence1":"a","sentence2":"b","label":[1]}', "column 'label' holds a list where a class label is needed in row 3"),
+    ],
+)
+def test_rows_unlike_the_others(row: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(FINE + row + "\n")
+    problem = one(found(tmp_path, *data(tmp_path, GOOD), f'dataset.train="{tmp_path}/train.jsonl"'), "row 3")
+    assert (problem.key, problem.severity, problem.why) == ("dataset.train", "error", said)
+
+
+def test_a_dialogue_may_be_a_list_of_turns(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"texts":["a","b"],"labels":"c"}\n{"texts":"a","labels":["c"]}\n')
+    problems = found(
+        tmp_path, "recipe=blenderbot_mudoconv", "model=blenderbot_tiny", "dataset=files", f'dataset.train="{tmp_path}/a.jsonl"', f'dataset.validation="{tmp_path}/a.jsonl"'
+    )
+    assert [p.why for p in problems if p.key == "dataset.train"] == ["column 'labels' holds a list where text is needed in row 2"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("dataset.label_names=[a]", "do not fit the labels of the training split: 0, 1"),
+        ("dataset.label_names=[a,a]", "a name stands there twice: 'a'"),
+        ("dataset.columns.foo=x", "it reads sentence1, sentence2, label"),
+        ("dataset.columns.sentense1=x", "did you mean dataset.columns.sentence1?"),
+    ],
+)
+def test_names_that_do_not_fit(typed: str, said: str, tmp_path: Path) -> None:
+    assert one(found(tmp_path, *data(tmp_path, GOOD), typed), said).key == typed.partition("=")[0]
+
+
+def test_class_names_where_there_are_no_classes(tmp_path: Path) -> None:
+    problem = one(found(tmp_path, "recipe=gpt2_wikitext", "model=gpt2_tiny", "dataset.label_names=[a,b]"), "label_names")
+    assert "has no class labels" in problem.why
+    assert not [p for p in found(tmp_path, *data(tmp_path, GOOD), "dataset.label_names=[a,b]") if p.severity == "error"]
+
+
+def test_a_fifo_is_no_data(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    problem = one(found(tmp_path, *data(tmp_path, GOOD), f'dataset.train="{tmp_path}/pipe.csv"'), "regular")
+    assert (problem.key, "did you mean" in problem.mend) == ("dataset.train", False)
 
 
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,11 +15,13 @@ import pytest
 from report_records import points, record, write_run
 from rich.console import Console
 
+from runner.memory.past import past_predictions
 from runner.report.liveness import runner_liveness, this_boot_id, this_host
 from runner.report.metrics_log import elapsed_seconds, read_points
 from runner.report.records import NoSuchFolder, find_run_folders, read_run, read_runs
 from runner.report.tables import compare
 from runner.report.terminal import print_comparison
+from runner.sweep.history import earlier_cells
 
 FIXTURES = Path(__file__).parent / "records"
 
@@ -78,6 +81,16 @@ def test_any_value_under_any_key_is_survived(tmp_path: Path, value: object) -> N
         content = {**record(), key: value, "schema_version": 1}
         runs.append(read_run(write_run(tmp_path / str(index), content)))
     compare(runs)
+
+
+@pytest.mark.timeout(20)
+def test_a_fifo_in_a_file_s_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "record.json")
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    assert read_run(tmp_path).reason == "record.json cannot be read: is no regular file"
+    assert read_points(tmp_path) == []
+    assert past_predictions([tmp_path]) == []
+    assert earlier_cells([tmp_path]) == {}
 
 
 def test_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:

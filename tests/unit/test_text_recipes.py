@@ -140,6 +140,11 @@ def test_wrong_options_are_named() -> None:
     assert line.startswith("error: task.nun_beams=3: this recipe reads no such key; it has source_prefix, ")
 
 
+def test_numbers_are_the_text_they_are_in_a_csv() -> None:
+    loaded = load_recipe(compose_run(["dataset.columns.sentence1=a"]).config)
+    assert loaded.texts({"a": [1, "x", None, 2.5, ["t"]], "label": [0] * 5}, "sentence1") == ["1", "x", None, "2.5", ["t"]]
+
+
 def test_corpus_bleu() -> None:
     assert metrics.corpus_bleu(["the cat sat on the mat"], ["the cat sat on the mat"]) == {"bleu": pytest.approx(100.0)}
     # 6 of 6 words, 4 of 5 pairs, 3 of 4 triples, 2 of 3 quadruples, no brevity penalty; worked out by the definition
