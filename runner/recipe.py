@@ -11,13 +11,13 @@ import inspect
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from runner import places
 from runner.errors import Problem, RequestError
-from runner.schema import RunConfig
+from runner.schema import RunConfig, integer_text, no_truth_value
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,17 @@ Batch = dict[str, "torch.Tensor"]
 class Options(BaseModel):
     """Base of a recipe's own keys, set with `task.KEY=VALUE`."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _as_in_the_schema(cls, value: Any, info: ValidationInfo) -> Any:
+        """Numbers and text are read as everywhere else in a configuration."""
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        kinds = get_args(annotation) or (annotation,)
+        if bool not in kinds and (int in kinds or float in kinds):
+            return no_truth_value(value)
+        return integer_text(value) if str in kinds else value
 
 
 class Recipe:
@@ -164,6 +174,8 @@ def load_recipe(config: RunConfig) -> Recipe:
 def recipe_class(file: str) -> type[Recipe]:
     """The one Recipe subclass that a recipe file defines."""
     path = _find(file)
+    if path.suffix != ".py":
+        raise RequestError(Problem("recipe.file", file, "a recipe is a Python file, its name ends in .py", "set recipe.file=FILE.py"))
     name = f"runner_recipe_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

@@ -6,9 +6,11 @@ read back in each rank from the run folder's `config.yaml`. This module imports 
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 Owner = Literal["auto", "deepspeed", "client"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -32,8 +34,43 @@ def _numeric_text(value: Any) -> Any:
     return value
 
 
-Int = Annotated[int, BeforeValidator(_whole), BeforeValidator(_numeric_text)]
-Float = Annotated[float, BeforeValidator(_numeric_text)]
+def _in_64_bits(value: int) -> int:
+    """Refuse what neither torch nor DeepSpeed could hold."""
+    if not -(2**63) <= value < 2**63:
+        raise PydanticCustomError("64_bits", "input should fit in 64 bits")
+    return value
+
+
+def no_truth_value(value: Any) -> Any:
+    """Refuse `true` where a number is meant: Python would count it as 1."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("number_type", "input should be a number, not true or false")
+    return value
+
+
+def integer_text(value: Any) -> Any:
+    """An integer where text is meant is that text: YAML and Hydra read `note=42` and `launcher.gpu_ids=0` as numbers."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _finite(value: Any, key: str = "") -> Any:
+    """Infinity and NaN are no JSON, wherever in an open mapping they stand."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PydanticCustomError("finite_inside", "input should be a finite number", {"inside": key, "found": str(value)})
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in inside:
+        _finite(item, f"{key}.{name}" if key else str(name))
+    return value
+
+
+Int = Annotated[int, BeforeValidator(_whole), BeforeValidator(_numeric_text), BeforeValidator(no_truth_value), AfterValidator(_in_64_bits)]
+Float = Annotated[float, BeforeValidator(_numeric_text), BeforeValidator(no_truth_value), Field(allow_inf_nan=False)]
+Text = Annotated[str, BeforeValidator(integer_text)]
+Open = Annotated[dict[str, Any], AfterValidator(_finite)]
+Count = Annotated[Int, Field(ge=1)]
+DecayRate = Annotated[Float, Field(ge=0.0, lt=1.0)]
+Ranks = Annotated[Int, Field(ge=1, le=1024)]
+Threads = Annotated[Int, Field(ge=1, le=4096)]
 
 
 class Section(BaseModel):
@@ -45,25 +82,25 @@ class Section(BaseModel):
 class RecipeConfig(Section):
     """Which task code runs, and how its result is judged."""
 
-    name: str = Field("deberta_mrpc", description="Name of the recipe, as chosen by `recipe=`.")
-    file: str = Field("text_classification.py", description="Python file of the task, looked for in ./recipes, then in the runner's recipes.")
-    families: list[str] = Field(["encoder"], description="Model families this recipe can train: encoder, seq2seq, causal_lm.")
-    metric_for_best: str = Field("f1", description="Metric that names the best epoch and the best checkpoint.")
+    name: Text = Field("deberta_mrpc", description="Name of the recipe, as chosen by `recipe=`.")
+    file: Text = Field("text_classification.py", description="Python file of the task, looked for in ./recipes, then in the runner's recipes.")
+    families: list[Text] = Field(["encoder"], description="Model families this recipe can train: encoder, seq2seq, causal_lm.")
+    metric_for_best: Text = Field("f1", description="Metric that names the best epoch and the best checkpoint.")
     greater_is_better: bool = Field(True, description="Whether a larger value of `metric_for_best` is better.")
-    batch_by_launcher: dict[str, dict[str, int]] = Field({}, description="Micro batch sizes by launcher, for recipes whose classic settings differ between DDP and DeepSpeed.")
+    batch_by_launcher: dict[str, dict[str, Count]] = Field({}, description="Micro batch sizes by launcher, for recipes whose classic settings differ between DDP and DeepSpeed.")
 
 
 class ModelConfig(Section):
     """Which model is trained and where its weights come from."""
 
-    name: str = Field("deberta_tiny", description="Name of the model, as chosen by `model=`.")
-    family: str = Field("encoder", description="encoder, seq2seq or causal_lm; must be one the recipe trains.")
-    hub_id: str | None = Field(None, description="Name on the Hugging Face hub.")
-    revision: str | None = Field(None, description="Branch, tag or commit on the hub; null is the default branch.")
-    path: str | None = Field(None, description="Local folder with config, weights (safetensors) and tokenizer; wins over `hub_id`.")
+    name: Text = Field("deberta_tiny", description="Name of the model, as chosen by `model=`.")
+    family: Text = Field("encoder", description="encoder, seq2seq or causal_lm; must be one the recipe trains.")
+    hub_id: Text | None = Field(None, description="Name on the Hugging Face hub.")
+    revision: Text | None = Field(None, description="Branch, tag or commit on the hub; null is the default branch.")
+    path: Text | None = Field(None, description="Local folder with config, weights (safetensors) and tokenizer; wins over `hub_id`.")
     init: Literal["pretrained", "random"] = Field("pretrained", description="pretrained loads weights; random builds the model from `model.config` (or the folder's config.json).")
-    tokenizer: str | None = Field(None, description="Tokenizer folder or hub name; null means the model's own; `bundled:NAME` a bundled one.")
-    config: dict[str, Any] = Field({}, description="Architecture facts in the words of the transformers config class; used for `init=random` and for memory estimates.")
+    tokenizer: Text | None = Field(None, description="Tokenizer folder or hub name; null means the model's own; `bundled:NAME` a bundled one.")
+    config: Open = Field({}, description="Architecture facts in the words of the transformers config class; used for `init=random` and for memory estimates.")
     fp16_overflows: bool = Field(False, description="Whether the model is known to give NaN in fp16 (T5).")
     gated: bool = Field(False, description="Whether the hub asks for a token and an accepted licence.")
     trust_remote_code: bool = Field(False, description="Whether Python code that comes with the model may be executed.")
@@ -73,19 +110,19 @@ class ModelConfig(Section):
 class DatasetConfig(Section):
     """Which rows are read and how their columns are called."""
 
-    name: str = Field("paraphrase_sample", description="Name of the data set, as chosen by `dataset=`.")
+    name: Text = Field("paraphrase_sample", description="Name of the data set, as chosen by `dataset=`.")
     source: Literal["hub", "files", "bundled"] = Field("bundled", description="Where rows come from.")
-    hub_id: str | None = Field(None, description="Data set name on the Hugging Face hub.")
-    hub_config: str | None = Field(None, description="Configuration of the hub data set, e.g. `mrpc` of `nyu-mll/glue`.")
-    revision: str | None = Field(None, description="Branch, tag or commit on the hub.")
-    train: str | list[str] | None = Field(None, description="Training split name (hub) or file path(s): csv, tsv, json, jsonl, parquet, txt.")
-    validation: str | list[str] | None = Field(None, description="Validation split name (hub) or file path(s).")
-    test: str | list[str] | None = Field(None, description="Test split or file path(s); predicted after training, scored where it has labels.")
-    columns: dict[str, str | None] = Field({}, description="Column the recipe expects → column of the data; null where the data has none.")
-    label_names: list[str] | None = Field(None, description="Class names in order of their ids; null: read from the training split, sorted.")
+    hub_id: Text | None = Field(None, description="Data set name on the Hugging Face hub.")
+    hub_config: Text | None = Field(None, description="Configuration of the hub data set, e.g. `mrpc` of `nyu-mll/glue`.")
+    revision: Text | None = Field(None, description="Branch, tag or commit on the hub.")
+    train: Text | list[Text] | None = Field(None, description="Training split name (hub) or file path(s): csv, tsv, json, jsonl, parquet, txt.")
+    validation: Text | list[Text] | None = Field(None, description="Validation split name (hub) or file path(s).")
+    test: Text | list[Text] | None = Field(None, description="Test split or file path(s); predicted after training, scored where it has labels.")
+    columns: dict[str, Text | None] = Field({}, description="Column the recipe expects → column of the data; null where the data has none.")
+    label_names: list[Text] | None = Field(None, description="Class names in order of their ids; null: read from the training split, sorted.")
     max_train_rows: Int | None = Field(None, ge=1, description="Use only the first rows of the training split.")
     max_validation_rows: Int | None = Field(None, ge=1, description="Use only the first rows of the validation split.")
-    rows: dict[str, int] = Field({}, description="Rows by split, where known without reading the data; filled in from local files.")
+    rows: dict[str, Int] = Field({}, description="Rows by split, where known without reading the data; filled in from local files.")
     generated: bool = Field(False, description="True for the bundled samples: generated text, not a benchmark.")
 
 
@@ -108,7 +145,7 @@ class TrainConfig(Section):
     )
     evaluate_every_epoch: bool = Field(True, description="Evaluate after every epoch; false: only after the last.")
     warmup_steps_not_timed: Int = Field(3, ge=0, description="First optimizer steps left out of step_seconds_p50 and p95.")
-    dataloader_workers: Int = Field(0, ge=0, description="Worker processes that collate batches, per rank; 0 collates in the rank.")
+    dataloader_workers: Int = Field(0, ge=0, le=1024, description="Worker processes that collate batches, per rank; 0 collates in the rank.")
     max_nonfinite_steps: Int = Field(5, ge=1, description="Losses in a row that are NaN or infinite before the run is stopped.")
     save_model: bool = Field(True, description="Save final weights and tokenizer under model/ in the run folder.")
 
@@ -121,7 +158,7 @@ class OptimizerConfig(Section):
         "auto", description="deepspeed: the block stands in the DeepSpeed JSON and ranks build DummyOptim; client: a torch optimizer; auto: deepspeed under DeepSpeed."
     )
     lr: Float = Field(2.0e-5, gt=0.0, description="Peak learning rate.")
-    betas: tuple[Float, Float] = Field((0.9, 0.999), description="Decay rates of the first and second moment.")
+    betas: tuple[DecayRate, DecayRate] = Field((0.9, 0.999), description="Decay rates of the first and second moment, each at least 0 and below 1.")
     eps: Float = Field(1.0e-8, gt=0.0, description="Term added to the denominator.")
     weight_decay: Float = Field(0.0, ge=0.0, description="Decoupled weight decay; never on biases and normalisation weights.")
     fused: bool | Literal["auto"] = Field(
@@ -174,10 +211,10 @@ class ZeroConfig(Section):
 class OffloadConfig(Section):
     """Where training state lives when it is not on the device."""
 
-    name: str = Field("none", description="Name of the choice, as chosen by `offload=`.")
+    name: Text = Field("none", description="Name of the choice, as chosen by `offload=`.")
     optimizer: OffloadTarget = Field("none", description="Place of optimizer states; cpu and nvme need ZeRO 1, 2 or 3.")
     params: OffloadTarget = Field("none", description="Place of parameters; cpu and nvme need ZeRO 3.")
-    nvme_path: str | None = Field(None, description="Folder on a fast local disk for `nvme`.")
+    nvme_path: Text | None = Field(None, description="Folder on a fast local disk for `nvme`.")
     pin_memory: bool = Field(True, description="Use page-locked host memory (GPU only).")
     buffer_count: Int = Field(5, ge=1, description="nvme only: buffers in the pool.")
     force_cpu_adam: bool = Field(True, description="Use DeepSpeed's compiled CPU Adam with an offloaded optimizer; false keeps torch's (slower, nothing to compile).")
@@ -188,13 +225,13 @@ class LauncherConfig(Section):
 
     name: Literal["ddp", "deepspeed"] = Field("deepspeed", description="Name of the launcher, as chosen by `launcher=`.")
     device: Device = Field("auto", description="auto: cuda where a GPU is visible, else cpu.")
-    num_processes: Int | Literal["auto"] = Field("auto", description="Ranks on this machine; auto: one per visible GPU, or 2 on CPU.")
-    num_nodes: Int = Field(1, ge=1, description="Machines; more than 1 is understood by `estimate` only.")
-    gpu_ids: str = Field("all", description="Visible GPU ids to use, comma separated, or all.")
+    num_processes: Ranks | Literal["auto"] = Field("auto", description="Ranks on this machine, at most 1024; auto: one per visible GPU, or 2 on CPU.")
+    num_nodes: Int = Field(1, ge=1, le=65536, description="Machines; more than 1 is understood by `estimate` only.")
+    gpu_ids: Text = Field("all", description="Visible GPU ids to use, comma separated, or all.")
     share_device: bool = Field(False, description="Allow more ranks than GPUs.")
     main_process_port: Int | None = Field(None, ge=1, le=65535, description="Port of the rendezvous in the by-hand command; null: a free one.")
-    omp_num_threads: Int | Literal["auto"] = Field("auto", description="CPU threads per rank; auto: physical cores divided by ranks on this machine.")
-    config_file: str | None = Field(None, description="A DeepSpeed JSON of yours; what it leaves open is filled from the configuration, contradictions are errors.")
+    omp_num_threads: Threads | Literal["auto"] = Field("auto", description="CPU threads per rank, at least 1; auto: physical cores divided by ranks on this machine.")
+    config_file: Text | None = Field(None, description="A DeepSpeed JSON of yours; what it leaves open is filled from the configuration, contradictions are errors.")
     start_method: Literal["auto", "fork", "spawn"] = Field(
         "auto", description="fork: ranks start from a parent that has imported the libraries (CPU only); spawn: fresh interpreters."
     )
@@ -219,12 +256,12 @@ class CheckpointConfig(Section):
 class FitConfig(Section):
     """The search for what fits (`python -m runner fit`)."""
 
-    memory_budget: str | None = Field(None, description="Bytes a rank may use, e.g. 24GiB; null: the device's memory.")
+    memory_budget: Text | None = Field(None, description="Bytes a rank may use, e.g. 24GiB; null: the device's memory.")
     target_global_batch: Int | None = Field(None, ge=1, description="Climb the ladder at this global batch; null: find the largest micro batch.")
     steps: Int = Field(3, ge=2, description="Optimizer steps of one trial; the first one has no optimizer states yet.")
     max_micro_batch_size: Int = Field(4096, ge=1, description="Largest micro batch tried.")
     trial_timeout_seconds: Float = Field(900.0, gt=0, description="Longest time of one trial.")
-    name: str | None = Field(None, description="Name under which the result is saved for `+fitted=NAME`.")
+    name: Text | None = Field(None, description="Name under which the result is saved for `+fitted=NAME`.")
 
 
 class SweepConfig(Section):
@@ -244,7 +281,7 @@ class RunConfig(Section):
     recipe: RecipeConfig = RecipeConfig()
     model: ModelConfig = ModelConfig()
     dataset: DatasetConfig = DatasetConfig()
-    task: dict[str, Any] = Field({}, description="Keys of the recipe's own Options class.")
+    task: Open = Field({}, description="Keys of the recipe's own Options class.")
     train: TrainConfig = TrainConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
@@ -256,5 +293,5 @@ class RunConfig(Section):
     fit: FitConfig = FitConfig()
     sweep: SweepConfig = SweepConfig()
     mode: Literal["train", "evaluate"] = Field("train", description="evaluate: no training, only the validation (and test) split.")
-    cache_dir: str | None = Field(None, description="Folder for everything that is cached: hub files, tokenised data, compiled ops; null: each library's default.")
-    note: str = Field("", description="Free text kept in the record.")
+    cache_dir: Text | None = Field(None, description="Folder for everything that is cached: hub files, tokenised data, compiled ops; null: each library's default.")
+    note: Text = Field("", description="Free text kept in the record.")

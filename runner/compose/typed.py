@@ -98,8 +98,12 @@ def _as_problem(detail: ErrorDetails) -> Problem:
     if detail["type"] == "extra_forbidden":
         near = get_close_matches(key, _KEYS, n=1, cutoff=0.6)
         return Problem(key, value, "no part of the runner reads this key", f"did you mean {near[0]}?" if near else "remove it")
+    if detail["type"] == "finite_inside":
+        return Problem(f"{key}.{detail['ctx']['inside']}", detail["ctx"]["found"], _reason(detail), "set another value")
     if isinstance(value, str) and detail["type"] == "model_type":
         return Problem(key, value, "this is a section with keys of its own, not a value", f"choose from the group with {key}=OPTION or set {key}.KEY=VALUE")
+    if detail["type"] == "string_type" and isinstance(value, (bool, int, float)):
+        return Problem(key, value, "this is read as a number or a truth value, and text is meant", f"put it in quotes: '{key}=\"…\"'")
     return Problem(key, value, _reason(detail), _allowed(key))
 
 
@@ -128,7 +132,7 @@ def _allowed(key: str) -> str:
     if literals:
         return f"use {key}={literals[0]}" + (f" (or {', '.join(literals[1:])})" if literals[1:] else "")
     example = "[" + ",".join(map(str, field.default)) + "]" if isinstance(field.default, tuple) else field.default
-    return f"for example {key}={example}" if field.default not in (None, {}, []) else f"{field.description}"
+    return f"for example {key}={example}" if field.default not in (None, {}, [], "") else f"{field.description}"
 
 
 def field_of(key: str) -> Any:

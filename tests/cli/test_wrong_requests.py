@@ -63,6 +63,20 @@ MISTAKES = {  # what is typed → what the answer must name
     ("recipe=gpt2_wikitext", "model=gpt2_tiny", "model.config.n_head=3"): ["n_head=3", "n_embd=128"],
     ("recipe=blenderbot_mudoconv", "model=blenderbot_tiny", "model.config.decoder_attention_heads=3"): ["decoder_attention_heads=3", "d_model=128"],
     ("optimizer.betas=[0.9]",): ["optimizer.betas", "optimizer.betas=[0.9,0.999]"],
+    ("optimizer.lr=inf", "optimizer.weight_decay=1e400", "train.gradient_clipping=inf"): [
+        "optimizer.lr=inf: input should be a finite number",
+        "optimizer.weight_decay=inf: input should be a finite number",
+        "train.gradient_clipping=inf: input should be a finite number",
+    ],
+    ("optimizer.betas=[nan,0.999]",): ["optimizer.betas=nan"],
+    ("optimizer.betas=[0.9,1]",): ["optimizer.betas=1: input should be less than 1"],
+    ("launcher.omp_num_threads=-3", "launcher.num_processes=1025"): ["launcher.omp_num_threads=-3: input should be greater than or equal to 1", "less than or equal to 1024"],
+    ("launcher.num_processes=1e100", "train.epochs=1e100"): ["launcher.num_processes=1e+100: input should fit in 64 bits", "train.epochs=1e+100: input should fit in 64 bits"],
+    ("train.epochs=true", "optimizer.lr=true"): ["train.epochs=True: input should be a number, not true or false", "optimizer.lr=True"],
+    ("task.max_length=true",): ["task.max_length=True: input should be a number, not true or false"],
+    ("model.config.hidden_dropout_prob=inf",): ["model.config.hidden_dropout_prob=inf: input should be a finite number"],
+    ("note=1.5", "model.revision=true"): ["note=1.5", "'note=\"…\"'", "'model.revision=\"…\"'"],
+    ("recipe.file=/etc/passwd",): ["recipe.file=/etc/passwd", "its name ends in .py"],
 }
 
 
@@ -79,6 +93,26 @@ def test_a_mistake_is_named_and_nothing_is_started(typed, tmp_path: Path, capsys
     assert all(line.startswith(("error:", "warning:", "notice:")) for line in said.err.splitlines())
     assert "Traceback" not in said.err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("typed", "key", "value"),
+    [
+        ("note=42", "note", "42"),
+        ("launcher.gpu_ids=0", "launcher.gpu_ids", "0"),
+        ("fit.memory_budget=25769803776", "fit.memory_budget", "25769803776"),
+        ("dataset.label_names=[0,1]", "dataset.label_names", ["0", "1"]),
+        ("dataset.columns.label=3", "dataset.columns", {"label": "3"}),
+        ("dataset.train=2024", "dataset.train", "2024"),
+    ],
+)
+def test_an_integer_where_text_is_meant_is_that_text(typed, key, value):
+    from runner.compose import compose_run
+
+    node = compose_run([typed]).config.model_dump()
+    for name in key.split("."):
+        node = node[name]
+    assert node == value
 
 
 def test_all_mistakes_come_at_once(run_cli):
