@@ -93,10 +93,10 @@ def _unknown_flag(flag: str) -> int:
 
 
 def _unknown_verb(word: str) -> int:
-    from difflib import get_close_matches
+    from runner.errors import nearest
 
-    near = get_close_matches(word, VERBS, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"verbs are {', '.join(VERBS)}"
+    near = nearest(word, VERBS)
+    hint = f"did you mean {near}?" if near else f"verbs are {', '.join(VERBS)}"
     print(f"error: {word}: this is neither a verb nor key=value; {hint}", file=sys.stderr)
     return 2
 

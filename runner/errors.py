@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal
 
 Severity = Literal["error", "warning", "notice"]
@@ -40,6 +41,17 @@ class RequestError(Exception):
     def __init__(self, problems: Iterable[Problem] | Problem) -> None:
         self.problems = [problems] if isinstance(problems, Problem) else list(problems)
         super().__init__("\n".join(problem.line() for problem in self.problems))
+
+
+def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The name that was probably meant, whatever its case; None where none is near.
+
+    Args:
+        cutoff: least similarity, from 0 to 1 (equal).
+    """
+    by_folded = {name.casefold(): name for name in names}
+    near = get_close_matches(word.casefold(), by_folded, n=1, cutoff=cutoff)
+    return by_folded[near[0]] if near else None
 
 
 def _short(value: object, limit: int = 120) -> str:

@@ -8,12 +8,11 @@ import os
 import re
 import tempfile
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from runner import places
 from runner.catalogue import option_files, option_values
-from runner.errors import Problem, RequestError
+from runner.errors import Problem, RequestError, nearest
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,8 @@ def template(name: str) -> Template:
     """
     known = option_files("recipe")
     if name not in known:
-        near = get_close_matches(name, known, n=1, cutoff=0.4)
-        raise RequestError(Problem(f"--from {name}", None, f"there is no such recipe; there are {', '.join(sorted(known))}", f"use --from {near[0]}" if near else ""))
+        near = nearest(name, known, cutoff=0.4)
+        raise RequestError(Problem(f"--from {name}", None, f"there is no such recipe; there are {', '.join(sorted(known))}", f"use --from {near}" if near else ""))
     section = option_values("recipe", name).get("recipe", {})
     file = section.get("file", "")
     code = next((folder / file for folder in places.recipe_dirs() if (folder / file).is_file()), None)

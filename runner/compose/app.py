@@ -6,9 +6,12 @@ search path), what stands in a user's way is not (integers as choices, traceback
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -23,11 +27,13 @@ from omegaconf.errors import OmegaConfBaseException
 from runner import places
 from runner.catalogue import option_files
 from runner.compose import overrides as typed_overrides
-from runner.compose.typed import is_key, key_names, to_run_config
+from runner.compose.files import option_problems
+from runner.compose.typed import OPEN_SECTIONS, WrongValues, broken_nodes, is_key, key_names, to_run_config
 from runner.errors import Problem, RequestError
 from runner.schema import RunConfig
 
 _PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
+_SWEEP_KEYS = ("hydra.sweep.", "hydra.sweeper.", "hydra/sweeper", "hydra.launcher.", "hydra/launcher")
 DEFAULTS_NODE = "runner_defaults"
 
 
@@ -42,6 +48,19 @@ class Composed:
     explicit: frozenset[str] = field(default_factory=frozenset)
 
 
+class WrongRequest(RequestError):
+    """What composing found wrong, and what is left to check beside it.
+
+    Attributes:
+        rest: the run without what is wrong; None where nothing could be composed.
+        wrong: keys and groups left out of it.
+    """
+
+    def __init__(self, problems: list[Problem], rest: Composed | None, wrong: frozenset[str]) -> None:
+        super().__init__(problems)
+        self.rest, self.wrong = rest, wrong
+
+
 def compose_run(arguments: list[str]) -> Composed:
     """Compose the run that these overrides describe.
 
@@ -49,23 +68,64 @@ def compose_run(arguments: list[str]) -> Composed:
         arguments: overrides as typed, e.g. `["model=deberta_xl", "zero_stage=2"]`.
 
     Raises:
-        RequestError: with every mistake in the request.
+        RequestError: with every mistake in the request; a WrongRequest where there is more to check.
     """
     start()
     try:
-        checked = checked_overrides(arguments)
-        sweeps = [item for item in typed_overrides.parse_overrides(arguments) if typed_overrides.is_sweep(item)]
-        if sweeps:
-            raise RequestError([_sweep_without_multirun(item) for item in sweeps])
-        tree = _hydra_compose(checked)
-        return from_tree(tree, arguments)
+        usable, problems = usable_overrides(arguments)
+        several = [item for item in usable if typed_overrides.is_sweep(item)]
+        problems += [_sweep_without_multirun(item) for item in several] + _for_sweeps_only(usable)
+        usable = [item for item in usable if item not in several and not item.key_or_group.startswith(_SWEEP_KEYS)]
+        if not problems:
+            return _composed(usable)
+        raise _with_wrong_values(problems, usable)
     finally:
         GlobalHydra.instance().clear()
 
 
-def _sweep_without_multirun(item: Any) -> Problem:
+def _with_wrong_values(problems: list[Problem], usable: list[Override]) -> WrongRequest:
+    """Problems of names and syntax, and those of the values that were typed beside them.
+
+    What was not typed is left alone: it may follow from what could not be read.
+    """
+    wrong = frozenset(problem.key.lstrip("+~") for problem in problems)
+    try:
+        rest = _composed(usable)
+    except WrongRequest as error:
+        return WrongRequest(problems + _of_typed(error, usable), error.rest, wrong | error.wrong)
+    except RequestError:
+        return WrongRequest(problems, None, wrong)
+    return WrongRequest(problems, rest, wrong)
+
+
+def _composed(overrides: list[Override]) -> Composed:
+    return from_tree(_hydra_compose(ready(overrides)), [item.input_line or "" for item in overrides])
+
+
+def wrong_values(overrides: list[Override]) -> list[Problem]:
+    """Problems of these overrides' own values, whatever other choices are still to come."""
+    try:
+        _composed(overrides)
+    except WrongRequest as error:
+        return _of_typed(error, overrides)
+    except RequestError:
+        pass  # without the other choices nothing can be composed
+    return []
+
+
+def _of_typed(error: RequestError, overrides: list[Override]) -> list[Problem]:
+    typed = tuple(item.key_or_group for item in overrides)
+    return [problem for problem in error.problems if problem.key in typed or problem.key.startswith(tuple(f"{name}." for name in typed))]
+
+
+def _sweep_without_multirun(item: Override) -> Problem:
     key, _, value = (item.input_line or "").partition("=")
     return Problem(key, value, "several values need a multirun", f"add -m to run each, or type '{key}={typed_overrides.quoted(value)}' for one value with a comma")
+
+
+def _for_sweeps_only(overrides: list[Override]) -> list[Problem]:
+    typed = [(item.input_line or "").partition("=") for item in overrides if item.key_or_group.startswith(_SWEEP_KEYS)]
+    return [Problem(key, value, "this would change nothing: only a multirun reads it", "add -m or leave it out") for key, _, value in typed]
 
 
 def start() -> None:
@@ -78,33 +138,31 @@ def start() -> None:
     initialize_config_dir(config_dir=str(places.conf_dir()), version_base="1.3", job_name="run")
 
 
-def checked_overrides(arguments: list[str]) -> list[str]:
-    """The overrides as Hydra takes them, after every name in them was checked.
+def usable_overrides(arguments: list[str]) -> tuple[list[Override], list[Problem]]:
+    """The overrides that can be read and whose names exist, and what is wrong with the others and with the files they choose."""
+    parsed, problems = typed_overrides.readable_overrides(arguments)
+    groups, keys = group_options(), key_names()
+    problems += typed_overrides.check_names(parsed, groups, is_key, keys) + hidden_user_options()
+    usable = [item for item in parsed if not typed_overrides.name_problems(item, groups, is_key, keys)]
+    chosen = [(item.key_or_group, str(name)) for item in usable if item.key_or_group in groups for name in typed_overrides.choices(item)]
+    return usable, problems + option_problems(chosen)
 
-    Raises:
-        RequestError: for arguments that are no overrides, unknown keys and unknown options.
-    """
-    parsed = typed_overrides.parse_overrides(arguments)
-    groups = group_options()
-    problems = typed_overrides.check_names(parsed, groups, is_key, key_names())
-    problems += hidden_user_options()
-    if problems:
-        raise RequestError(problems)
-    ready = [typed_overrides.group_choices_as_text(item, set(groups)) for item in parsed]
-    ready = [_addable(text) for text in ready]
-    return [*_search_path(arguments), *ready]
+
+def ready(overrides: list[Override]) -> list[str]:
+    """Overrides with checked names, as Hydra takes them."""
+    groups = set(group_options())
+    return [*_search_path(overrides), *(_addable(typed_overrides.group_choices_as_text(item, groups)) for item in overrides)]
 
 
 def _addable(text: str) -> str:
     """Inside an open mapping a new key needs no `+` from the user."""
     key = text.partition("=")[0]
-    opened = ("model.config.", "task.", "dataset.columns.")
-    return f"++{text}" if key.startswith(opened) else text
+    return f"++{text}" if key in OPEN_SECTIONS or key.startswith(tuple(f"{section}." for section in OPEN_SECTIONS)) else text
 
 
-def _search_path(arguments: list[str]) -> list[str]:
+def _search_path(overrides: list[Override]) -> list[str]:
     mine = places.user_conf_dir()
-    if mine is None or any(text.startswith("hydra.searchpath") for text in arguments):
+    if mine is None or any(item.key_or_group == "hydra.searchpath" for item in overrides):
         return []
     return [f"hydra.searchpath=[{typed_overrides.quoted('file://' + str(mine))}]"]
 
@@ -127,13 +185,30 @@ def hidden_user_options() -> list[Problem]:
     return [Problem(str(path), None, "the runner has an option of this name, which would be used instead", "rename the file") for path in twins]
 
 
-def _hydra_compose(ready: list[str]) -> DictConfig:
+def _hydra_compose(overrides: list[str]) -> DictConfig:
+    with composing():
+        return compose("config", overrides=overrides, return_hydra_config=True)
+
+
+@contextlib.contextmanager
+def composing() -> Iterator[None]:
+    """Whatever Hydra and OmegaConf die of while they compose is a mistake in the request: only overrides and YAML files go in.
+
+    Raises:
+        RequestError: with their own words.
+    """
     try:
-        return compose("config", overrides=ready, return_hydra_config=True)
+        yield
+    except RequestError:
+        raise
     except (HydraException, OmegaConfBaseException) as error:
         raise RequestError(_hydra_problem(error)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RequestError(Problem("configuration", None, "a YAML file cannot be read: " + " ".join(str(error).split()), "mend the file")) from None
+    except Exception as error:
+        said = " ".join(str(error).split())
+        why = f"Hydra cannot compose this ({type(error).__name__}: {said})"
+        raise RequestError(Problem("configuration", None, why, "check the hydra.* overrides and the files in ./conf")) from None
 
 
 def _hydra_problem(error: Exception) -> Problem:
@@ -170,13 +245,22 @@ def from_tree(tree: DictConfig, arguments: list[str]) -> Composed:
     """The typed run behind a composed Hydra tree (which still holds its `hydra` node).
 
     Raises:
-        RequestError: see `to_run_config`.
+        WrongRequest: see `to_run_config`.
     """
     hydra = tree.hydra
-    run_dir = Path(str(hydra.run.dir)).absolute()
     chosen = {str(group): str(option) for group, option in hydra.runtime.choices.items() if "/" not in str(group)}
+    names = frozenset(item.key_or_group for item in typed_overrides.parse_overrides(arguments))
+    problems = broken_nodes(hydra.run, "hydra.run.") + [item for item in broken_nodes(hydra.sweep, "hydra.sweep.") if item.key == "hydra.sweep.dir" and item.key in names]
+    if problems:
+        raise WrongRequest(problems, None, frozenset())
+    run_dir = Path(str(hydra.run.dir)).absolute()
     with open_dict(tree):
         del tree["hydra"]
-    names = frozenset(item.key_or_group for item in typed_overrides.parse_overrides(arguments))
-    config = to_run_config(tree, [key for key in marked_missing(chosen) if key not in names])
-    return Composed(config=config, overrides=list(arguments), run_dir=run_dir, choices=chosen, explicit=names)
+    composed = partial(Composed, overrides=list(arguments), run_dir=run_dir, choices=chosen, explicit=names)
+    try:
+        return composed(to_run_config(tree, [key for key in marked_missing(chosen) if key not in names]))
+    except WrongValues as error:
+        rest = composed(error.rest) if error.rest else None
+        raise WrongRequest(error.problems, rest, frozenset(problem.key for problem in error.problems)) from None
+    except RequestError as error:
+        raise WrongRequest(error.problems, None, frozenset()) from None

@@ -74,6 +74,7 @@ def run_multirun(arguments: list[str], run_batch: RunBatch) -> None:
     app.start()
     try:
         ready = _checked(arguments)
+        _stop_on_wrong_values(arguments)
         _register()
         GlobalHydra.instance().hydra.multirun("config", task_function=run_batch, overrides=ready, with_log_configuration=False)  # type: ignore[union-attr,arg-type]
     except (HydraException, OmegaConfBaseException) as error:
@@ -84,8 +85,9 @@ def run_multirun(arguments: list[str], run_batch: RunBatch) -> None:
 
 def _checked(arguments: list[str]) -> list[str]:
     """As for one run, but of several values only those that are all wrong stop the sweep."""
-    parsed, groups = typed_overrides.parse_overrides(arguments), app.group_options()
-    problems = app.hidden_user_options()
+    parsed, problems = typed_overrides.readable_overrides(arguments)
+    groups = app.group_options()
+    problems += app.hidden_user_options()
     for item in parsed:
         if not _some_choice_exists(item, groups):
             problems += typed_overrides.check_names([item], groups, is_key, key_names())
@@ -93,8 +95,15 @@ def _checked(arguments: list[str]) -> list[str]:
             problems.append(Problem("hydra/launcher", item.input_line, "cells run one after the other, because they share the devices", "leave it out"))
     if problems:
         raise RequestError(problems)
-    ready = [typed_overrides.group_choices_as_text(item, set(groups)) for item in parsed]
-    return [*app._search_path(arguments), *map(app._addable, ready)]
+    return app.ready(parsed)
+
+
+def _stop_on_wrong_values(arguments: list[str]) -> None:
+    """A value that is typed once is the same in every cell: where it is wrong, the sweep is."""
+    typed = [item for item in typed_overrides.parse_overrides(arguments) if not item.is_sweep_override() and not item.key_or_group.startswith(("hydra.sweeper", "hydra/"))]
+    problems = app.wrong_values(typed)
+    if problems:
+        raise RequestError(problems)
 
 
 def _some_choice_exists(item: Override, groups: dict[str, list[str]]) -> bool:
@@ -114,7 +123,7 @@ class CellsLauncher(Launcher):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """One batch of jobs."""
         if not str(self._config.hydra.sweeper._target_).startswith(_PLUGIN_PACKAGE):
-            Path(str(self._config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)  # other sweepers write their results there
+            make_folder(Path(str(self._config.hydra.sweep.dir)))  # other sweepers write their results there
         cells = [self._compose(initial_job_idx + index, list(overrides)) for index, overrides in enumerate(job_overrides)]
         return [_job_return(cell, value) for cell, value in zip(cells, self._run_batch(cells), strict=True)]
 
@@ -123,7 +132,8 @@ class CellsLauncher(Launcher):
         plain: dict[str, Any] = {}
         cell = ComposedCell(job, overrides, sweep_dir, sweep_dir / str(job), None)
         try:
-            tree = self._tree(job, overrides)
+            with app.composing():
+                tree = self._tree(job, overrides)
             run_dir = sweep_dir / str(tree.hydra.sweep.subdir)
             plain = {str(key): value for key, value in cast(dict[str, Any], OmegaConf.to_container(tree, resolve=False)).items() if key != "hydra"}
             composed = replace(app.from_tree(tree, overrides), run_dir=run_dir)
@@ -139,11 +149,22 @@ class CellsLauncher(Launcher):
         problems = typed_overrides.check_names(parsed, groups, is_key, key_names())
         if problems:
             raise RequestError(problems)
-        ready = [app._addable(typed_overrides.group_choices_as_text(item, set(groups))) for item in parsed]
-        tree: DictConfig = self._loader.load_sweep_config(self._config, ready)
+        tree: DictConfig = self._loader.load_sweep_config(self._config, app.ready(parsed))
         with open_dict(tree):
             tree.hydra.job.id, tree.hydra.job.num = str(job), job
         return tree
+
+
+def make_folder(sweep_dir: Path) -> None:
+    """Make the sweep's folder.
+
+    Raises:
+        RequestError: where it cannot be made.
+    """
+    try:
+        sweep_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(Problem("hydra.sweep.dir", sweep_dir, f"this folder cannot be made ({error.strerror})", "set hydra.sweep.dir=DIR")) from None
 
 
 def _job_return(cell: ComposedCell, value: float | None) -> JobReturn:
@@ -170,6 +191,7 @@ class ProductSweeper(Sweeper):
         """All combinations of `hydra.sweeper.params` and of what was typed; the same key typed wins."""
         parser, groups = OverridesParser.create(config_loader=self._loader), set(app.group_options())
         prepared = [f"{key}={value}" for key, value in self._params.items()]
+        typed_overrides.parse_overrides(prepared)  # refuses what Hydra would die of
         parsed = parser.parse_overrides([*prepared, *arguments])
         texts = [typed_overrides.group_choices_as_text(item, groups) for item in parsed]
         batches = BasicSweeper.split_arguments(parser.parse_overrides(texts), None)

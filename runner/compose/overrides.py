@@ -6,16 +6,19 @@ options are checked here, before Hydra composes, so that each mistake gets one l
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Callable
-from difflib import get_close_matches
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString, RangeSweep, Sweep
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from runner.errors import Problem, RequestError
+from runner.compose.typed import key_names
+from runner.errors import Problem, RequestError, nearest
 
 _PARSER = OverridesParser.create()
 # Keys that a group's choice sets, together with others: setting one alone would only change a label.
@@ -41,6 +44,10 @@ ALIASES = {
     "max_seq_length": "task.max_length",
     "max_length": "task.max_length",
 }
+MOST_VALUES = 10_000
+# Hydra's own keys that decide something here; its other ones would change nothing.
+HYDRA_KEYS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.searchpath", "hydra/sweeper", "hydra/launcher")
+HYDRA_SECTIONS = ("hydra.sweeper.", "hydra.launcher.", "hydra.job.")
 _KEY = re.compile(r"^(?P<sign>~|\+\+?)?(?P<key>[A-Za-z_][\w./@:-]*)=(?P<value>.*)$", re.DOTALL)
 
 
@@ -48,17 +55,29 @@ def parse_overrides(arguments: list[str]) -> list[Override]:
     """Parse what was typed; every argument that is no override is collected into one error.
 
     Raises:
-        RequestError: with the exact, quoted form of each argument that Hydra's grammar cannot read.
+        RequestError: see `readable_overrides`.
     """
-    parsed, problems = [], []
-    for argument in arguments:
-        try:
-            parsed.append(_PARSER.parse_override(argument))
-        except HydraException:
-            problems.append(_unreadable(argument))
+    parsed, problems = readable_overrides(arguments)
     if problems:
         raise RequestError(problems)
     return parsed
+
+
+def readable_overrides(arguments: list[str]) -> tuple[list[Override], list[Problem]]:
+    """The overrides that can be read, and a problem for each that cannot, with the exact form to type instead."""
+    parsed, problems = [], []
+    for argument in arguments:
+        try:
+            override = _PARSER.parse_override(argument)
+        except HydraException:
+            problems.append(_unreadable(argument))
+            continue
+        wrong = _wrong_range(override) or _broken_reference(override)
+        if wrong is None:
+            parsed.append(override)
+        else:
+            problems.append(wrong)
+    return parsed, problems
 
 
 def _unreadable(argument: str) -> Problem:
@@ -66,12 +85,62 @@ def _unreadable(argument: str) -> Problem:
     match = _KEY.match(argument)
     if match is None:
         return Problem(argument, None, "this is no override of the form key=value", "see `python -m runner --help`")
+    if not _can_be_read(f"{match['key']}=1"):
+        near = nearest(re.sub(r"\W+", ".", match["key"]).strip("."), key_names())
+        mend = f"did you mean {near}={match['value']}?" if near else "`python -m runner keys` lists every key"
+        return Problem(match["key"], match["value"], "this is no name of a key: names are letters, digits and _, with single dots between them", mend)
+    if "${" in match["value"]:
+        return _unreadable_reference(match["key"], match["value"])
     return Problem(
         match["key"],
         match["value"],
         "these characters need quotes of their own",
         f"type {shlex.quote(argument[: match.start('value')] + quoted(match['value']))}",
     )
+
+
+def _can_be_read(argument: str) -> bool:
+    try:
+        _PARSER.parse_override(argument)
+    except HydraException:
+        return False
+    return True
+
+
+def _broken_reference(override: Override) -> Problem | None:
+    """A text whose `${` opens no reference: Hydra lets it through, and composing would die of it."""
+    for choice in choices(override):
+        try:
+            OmegaConf.create({"value": choice})
+        except GrammarParseError:
+            return _unreadable_reference(override.key_or_group, str(choice))
+        except OmegaConfBaseException:
+            continue  # anything else about the value is told where the value is checked
+    return None
+
+
+def _unreadable_reference(key: str, value: str) -> Problem:
+    as_text = quoted(value).replace("${", "\\${")
+    return Problem(key, value, "this reference cannot be read", f"write ${{KEY}}, or for the text itself {shlex.quote(f'{key}={as_text}')}")
+
+
+def _wrong_range(override: Override) -> Problem | None:
+    """A range without values, or with more than anyone would wait for."""
+    sweep = override.value()
+    if not isinstance(sweep, RangeSweep):
+        return None
+    key, _, value = (override.input_line or "").partition("=")
+    start, stop, step = (float(part) for part in (sweep.start or 0, sweep.stop or 0, sweep.step))
+    count = (stop - start) / step if step else 0.0
+    if count > 0 and count <= MOST_VALUES:
+        return None
+    if not step:
+        why = "the step of a range cannot be 0"
+    elif math.isfinite(count) and count <= 0:
+        why = "this range is empty: it ends before its second number"
+    else:
+        why = f"this range has more than {MOST_VALUES} values"
+    return Problem(key, value, why, f"for example {key}=range(1,4) for 1, 2 and 3")
 
 
 def quoted(value: str) -> str:
@@ -120,20 +189,24 @@ def check_names(overrides: list[Override], groups: dict[str, list[str]], is_key:
         is_key: whether a dotted name is a key a run may set.
         keys: all such names, for suggestions.
     """
-    problems = _two_ways_to_say_one_thing(overrides)
-    for override in overrides:
-        name = override.key_or_group
-        if override.is_delete():
-            problems.append(Problem(override.input_line or name, None, "nothing can be taken out of a run", f"use {name}=null for a key, {name}=OPTION for a group"))
-        elif name in ADDED_GROUPS and not override.is_add() and not override.is_force_add():
-            problems.append(Problem(name, (override.input_line or "").partition("=")[2], "this group is not part of every run", f"type +{override.input_line}"))
-        elif name in groups:
-            problems += _unknown_options(override, groups[name])
-        elif name in SET_BY_GROUP:
-            problems.append(_group_as_key(override))
-        elif not (name.startswith("hydra") or is_key(name)):
-            problems.append(_unknown_key(override, groups, keys))
-    return problems
+    return _two_ways_to_say_one_thing(overrides) + [problem for override in overrides for problem in name_problems(override, groups, is_key, keys)]
+
+
+def name_problems(override: Override, groups: dict[str, list[str]], is_key: Callable[[str], bool], keys: list[str]) -> list[Problem]:
+    """As `check_names`, of one override alone."""
+    name = override.key_or_group
+    value = (override.input_line or "").partition("=")[2]
+    if override.is_delete():
+        return [Problem(override.input_line or name, None, "nothing can be taken out of a run", f"use {name}=null for a key, {name}=OPTION for a group")]
+    if name in ADDED_GROUPS and not override.is_add() and not override.is_force_add():
+        return [Problem(name, value, "this group is not part of every run", f"type +{override.input_line}")]
+    if name in groups:
+        return _wrong_options(override, groups[name])
+    if name in SET_BY_GROUP:
+        return [_group_as_key(override)]
+    if name == "hydra" or name.startswith(("hydra.", "hydra/")):
+        return [] if name in HYDRA_KEYS or name.startswith(HYDRA_SECTIONS) else [_unknown_hydra_key(override)]
+    return [] if is_key(name) else [_unknown_key(override, groups, keys)]
 
 
 def _two_ways_to_say_one_thing(overrides: list[Override]) -> list[Problem]:
@@ -145,19 +218,30 @@ def _two_ways_to_say_one_thing(overrides: list[Override]) -> list[Problem]:
     return [Problem(name, typed[name].partition("=")[2], f"{typed['method']} chooses it too", f"leave one of them out: {typed[name]} or {typed['method']}") for name in twins]
 
 
-def _unknown_options(override: Override, options: list[str]) -> list[Problem]:
+def _wrong_options(override: Override, options: list[str]) -> list[Problem]:
     group, problems = override.key_or_group, []
     for choice in choices(override):
-        names = [str(item) for item in choice] if isinstance(choice, list) else [str(choice)]
-        for name in names:
-            if name not in options:
-                near = get_close_matches(name, options, n=1, cutoff=0.4)
-                problems.append(Problem(group, name, f"there is no such option; {group} has {', '.join(options) or 'none yet'}", f"use {group}={near[0]}" if near else ""))
+        name = str(choice)
+        if choice is None or isinstance(choice, (list, dict)):
+            value = (override.input_line or "").partition("=")[2]
+            several = ",".join(map(str, choice)) if isinstance(choice, list) and len(choice) > 1 else "A,B"
+            why = f"one option is chosen from a group; {group} has {', '.join(options) or 'none yet'}"
+            problems.append(Problem(group, value, why, f"use {group}=OPTION, or -m {group}={several} for one run each"))
+        elif name not in options:
+            near = nearest(name, options, cutoff=0.4)
+            problems.append(Problem(group, name, f"there is no such option; {group} has {', '.join(options) or 'none yet'}", f"use {group}={near}" if near else ""))
     return problems
 
 
+def _unknown_hydra_key(override: Override) -> Problem:
+    key, _, value = (override.input_line or "").partition("=")
+    near = nearest(override.key_or_group, HYDRA_KEYS, cutoff=0.75)
+    mend = f"did you mean {near}={value}?" if near else f"Hydra's keys with a say here are {', '.join(HYDRA_KEYS)} and those of hydra.sweeper"
+    return Problem(key, value, "no part of the runner reads this key", mend)
+
+
 def _section(override: Override, keys: list[str]) -> Problem:
-    name, _, value = (override.input_line or "").partition("=")
+    name, value = override.key_or_group, (override.input_line or "").partition("=")[2]
     inside = [key.removeprefix(f"{name}.") for key in keys if key.startswith(f"{name}.")]
     return Problem(name, value, "this is a section with keys of its own, not a value", f"set one of them: {name}.{inside[0]}=…, {', '.join(inside[1:6])}, …")
 
@@ -171,15 +255,16 @@ def _group_as_key(override: Override) -> Problem:
 def _unknown_key(override: Override, groups: dict[str, list[str]], keys: list[str]) -> Problem:
     name = override.key_or_group
     leaf = name.rsplit(".", 1)[-1]
-    alias = get_close_matches(leaf, ALIASES, n=1, cutoff=0.85)
-    near = [ALIASES[alias[0]]] if alias else get_close_matches(name, [*keys, *groups], n=1, cutoff=0.75)
+    alias = nearest(leaf, ALIASES, cutoff=0.85)
+    near = ALIASES[alias] if alias else nearest(name, [*keys, *groups], cutoff=0.75)
     if not near:
         leaves = {key.rsplit(".", 1)[-1]: key for key in keys}
-        near = [leaves[match] for match in get_close_matches(leaf, leaves, n=1, cutoff=0.75)]
+        found = nearest(leaf, leaves, cutoff=0.75)
+        near = leaves[found] if found else None
     if any(key.startswith(f"{name}.") for key in keys):
         return _section(override, keys)
     value = (override.input_line or "").partition("=")[2]
-    mend = f"did you mean {near[0]}={value}?" if near else "`python -m runner keys` lists every key"
-    if near and near[0] in groups:
-        mend += f" ({near[0]} has {', '.join(groups[near[0]])})"
+    mend = f"did you mean {near}={value}?" if near else "`python -m runner keys` lists every key"
+    if near in groups:
+        mend += f" ({near} has {', '.join(groups[near])})"
     return Problem((override.input_line or name).partition("=")[0], value, "no part of the runner reads this key", mend)

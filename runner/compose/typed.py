@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
-from difflib import get_close_matches
 from typing import Any, get_args
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -11,8 +11,21 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from runner.errors import Problem, RequestError
+from runner.errors import Problem, RequestError, nearest
 from runner.schema import RunConfig
+
+
+class WrongValues(RequestError):
+    """Values of a composed run that are wrong.
+
+    Attributes:
+        rest: the run with the schema's defaults in their place; None where none can be had.
+    """
+
+    def __init__(self, problems: list[Problem], rest: RunConfig | None) -> None:
+        super().__init__(problems)
+        self.rest = rest
+
 
 OPEN_SECTIONS = ("model.config", "task", "dataset.columns", "recipe.batch_by_launcher")
 
@@ -43,7 +56,7 @@ def to_run_config(tree: DictConfig, unset: Collection[str] = ()) -> RunConfig:
     Raises:
         RequestError: listing every missing value, unresolvable reference, unknown key, wrong type and value out of range.
     """
-    problems = [Problem(key, "???", "this value must be given", f"add {key}=VALUE") for key in unset] + _broken_nodes(tree, "")
+    problems = [Problem(key, "???", "this value must be given", f"add {key}=VALUE") for key in unset] + broken_nodes(tree, "")
     if problems:
         raise RequestError(problems)
     plain: Any = OmegaConf.to_container(tree, resolve=True)
@@ -54,13 +67,30 @@ def validated(plain: dict[str, Any]) -> RunConfig:
     """A plain nested mapping as `RunConfig`.
 
     Raises:
-        RequestError: one problem per key that is unknown, of the wrong type or out of range.
+        WrongValues: one problem per key that is unknown, of the wrong type or out of range.
     """
     try:
         return RunConfig.model_validate(plain)
     except ValidationError as error:
         problems = {detail["loc"]: _as_problem(detail) for detail in error.errors()}
-        raise RequestError(_without_union_echoes(problems)) from None
+        rest = _without(plain, {_dotted(detail["loc"]) for detail in error.errors()})
+        raise WrongValues(_without_union_echoes(problems), rest) from None
+
+
+def _without(plain: dict[str, Any], keys: set[str]) -> RunConfig | None:
+    """The configuration with these keys left at the schema's defaults."""
+    kept = copy.deepcopy(plain)
+    for key in keys:
+        *parents, leaf = key.split(".")
+        node: Any = kept
+        for parent in parents:
+            node = node.get(parent) if isinstance(node, dict) else None
+        if isinstance(node, dict):
+            node.pop(leaf, None)
+    try:
+        return RunConfig.model_validate(kept)
+    except ValidationError:
+        return None
 
 
 def _without_union_echoes(problems: dict[tuple[int | str, ...], Problem]) -> list[Problem]:
@@ -71,7 +101,7 @@ def _without_union_echoes(problems: dict[tuple[int | str, ...], Problem]) -> lis
     return list(first.values())
 
 
-def _broken_nodes(node: Any, prefix: str) -> list[Problem]:
+def broken_nodes(node: Any, prefix: str) -> list[Problem]:
     """Walk every node, used or not: a `???` or a broken reference surfaces now, not in hour three."""
     problems: list[Problem] = []
     names: list[Any] = list(node.keys()) if isinstance(node, DictConfig) else list(range(len(node)))
@@ -88,7 +118,7 @@ def _broken_nodes(node: Any, prefix: str) -> list[Problem]:
             problems.append(Problem(key, raw, f"this reference leads nowhere ({str(error).splitlines()[0]})", f"set {key}=VALUE"))
             continue
         if isinstance(child, (DictConfig, ListConfig)) and not OmegaConf.is_interpolation(node, name):
-            problems += _broken_nodes(child, f"{key}.")
+            problems += broken_nodes(child, f"{key}.")
     return problems
 
 
@@ -96,8 +126,8 @@ def _as_problem(detail: ErrorDetails) -> Problem:
     key = _dotted(detail["loc"])
     value = detail["input"]
     if detail["type"] == "extra_forbidden":
-        near = get_close_matches(key, _KEYS, n=1, cutoff=0.6)
-        return Problem(key, value, "no part of the runner reads this key", f"did you mean {near[0]}?" if near else "remove it")
+        near = nearest(key, _KEYS)
+        return Problem(key, value, "no part of the runner reads this key", f"did you mean {near}?" if near else "remove it")
     if detail["type"] == "finite_inside":
         return Problem(f"{key}.{detail['ctx']['inside']}", detail["ctx"]["found"], _reason(detail), "set another value")
     if isinstance(value, str) and detail["type"] == "model_type":

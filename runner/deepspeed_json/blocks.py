@@ -7,12 +7,11 @@ schedules. A block that makes something else run is refused, or told of where on
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
 from runner.deepspeed_json.known import AUTO, OPTIMIZER_PARAMS, WARMUP_PARAMS
 from runner.deepspeed_json.reading import MEND, as_written, get, unknown_key
-from runner.errors import Problem
+from runner.errors import Problem, nearest
 from runner.schema import RunConfig
 
 ADAM = ("AdamW", "Adam")  # one algorithm: DeepSpeed's Adam decouples weight decay, too, unless adam_w_mode is false
@@ -62,8 +61,8 @@ def _type(content: dict[str, Any], block: str, taken: tuple[str, ...], others: t
     meant = known.get(name.lower()) if block == "optimizer" else name if name in known.values() else None
     if meant is not None:
         return [] if meant in taken else [Problem(f"{block}.type", name, why, mend)]
-    near = get_close_matches(name.lower(), list(known), n=1)
-    mend = f"did you mean {known[near[0]]}?" if near else mend
+    near = nearest(name, known.values())
+    mend = f"did you mean {near}?" if near else mend
     return [Problem(f"{block}.type", name, f"DeepSpeed has no such {block} (it has {', '.join(known.values())})", mend)]
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from runner.deepspeed_json.known import ALIASES, AUTO, FITS, KNOWN, OPEN_ENDED, REFUSED, REFUSED_WHEN_TRUE, WORDS, Kind
-from runner.errors import Problem, RequestError
+from runner.errors import Problem, RequestError, nearest
 from runner.regular import read_regular
 
 MEND = "mend launcher.config_file"
@@ -92,8 +91,8 @@ def _wrong(key: str, value: Any, known: dict[str, Kind], open_ended: bool) -> Pr
 
 def unknown_key(key: str, known: Any) -> Problem:
     """A key that DeepSpeed does not have, with the nearest that it has."""
-    near = get_close_matches(key.rpartition(".")[2], list(known), n=1)
-    mend = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known))}" if len(known) < MANY else "remove it"
+    near = nearest(key.rpartition(".")[2], known)
+    mend = f"did you mean {near}?" if near else f"it has {', '.join(sorted(known))}" if len(known) < MANY else "remove it"
     return Problem(key, None, "DeepSpeed has no such key (in launcher.config_file)", mend)
 
 

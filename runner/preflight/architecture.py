@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from typing import Any
 
 from runner import places
 from runner.catalogue import BUNDLED_TOKENIZER
-from runner.errors import Problem
+from runner.errors import Problem, nearest
 from runner.model_types import ConfigClass, activation_functions, built_by, config_class, model_types
 from runner.recipe import Recipe
 from runner.schema import RunConfig
@@ -85,8 +84,8 @@ def _example(settings: ConfigClass, key: str) -> str:
 
 
 def _near(prefix: str, word: str, known: Any, otherwise: str = "") -> str:
-    near = get_close_matches(word, list(known), n=1)
-    return f"did you mean {prefix}{near[0]}?" if near else otherwise or f"known are {', '.join(sorted(known)[:8])}, …"
+    near = nearest(word, known)
+    return f"did you mean {prefix}{near}?" if near else otherwise or f"known are {', '.join(sorted(known)[:8])}, …"
 
 
 def check_bundled_tokenizer(config: RunConfig) -> list[Problem]:
@@ -97,6 +96,6 @@ def check_bundled_tokenizer(config: RunConfig) -> list[Problem]:
     known = sorted(path.name for path in (places.samples_dir() / "tokenizers").iterdir() if path.is_dir())
     if named.removeprefix(BUNDLED_TOKENIZER) in known:
         return []
-    near = get_close_matches(named.removeprefix(BUNDLED_TOKENIZER), known, n=1)
-    mend = f"did you mean model.tokenizer={BUNDLED_TOKENIZER}{near[0]}?" if near else "use " + " or ".join(f"model.tokenizer={BUNDLED_TOKENIZER}{name}" for name in known)
+    near = nearest(named.removeprefix(BUNDLED_TOKENIZER), known)
+    mend = f"did you mean model.tokenizer={BUNDLED_TOKENIZER}{near}?" if near else "use " + " or ".join(f"model.tokenizer={BUNDLED_TOKENIZER}{name}" for name in known)
     return [Problem("model.tokenizer", named, "no such tokenizer comes with the runner", mend)]

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+
 from runner import plan
 from runner.errors import Problem
 from runner.positions import architecture_facts, position_limit
 from runner.recipe import Recipe
 from runner.schema import RunConfig
 
+Check = Callable[[RunConfig, Recipe | None], list[Problem]]
+# What each check reads of the configuration, and the check.
+CHECKS: tuple[tuple[set[str], Check], ...] = (
+    ({"launcher"}, lambda config, _: _nodes(config)),
+    ({"launcher", "zero", "offload"}, lambda config, _: _zero_and_offload(config)),
+    ({"launcher", "offload"}, lambda config, _: _nvme_path(config)),
+    ({"model", "recipe", "task"}, lambda config, recipe: _positions(config, recipe) if recipe else []),
+    ({"mode", "dataset", "recipe", "task", "train", "launcher", "scheduler"}, lambda config, recipe: _schedule(config, recipe) if recipe else []),
+    ({"model", "dataset", "recipe", "task"}, lambda config, recipe: _head(config, recipe) if recipe else []),
+    ({"mode", "model"}, lambda config, _: _untrained(config)),
+    ({"optimizer", "offload", "launcher", "precision", "zero"}, lambda config, _: _fused(config)),
+    ({"launcher", "precision", "zero"}, lambda config, _: _unscaled(config)),
+)
 
-def contradictions(config: RunConfig, recipe: Recipe) -> list[Problem]:
-    """All pairs of choices that cannot hold together."""
-    return [
-        *_nodes(config),
-        *never_together(config, recipe),
-        *_nvme_path(config),
-        *_schedule(config, recipe),
-        *_head(config, recipe),
-        *_untrained(config),
-    ]
+
+def contradictions(config: RunConfig, recipe: Recipe | None, doubtful: AbstractSet[str] = frozenset()) -> list[Problem]:
+    """All pairs of choices that cannot hold together.
+
+    Args:
+        recipe: None where it is not known; checks that ask it are left out.
+        doubtful: sections that must not be read, because something in them is wrong already.
+    """
+    return [problem for sections, check in CHECKS if not sections & doubtful for problem in check(config, recipe)]
 
 
 def never_together(config: RunConfig, recipe: Recipe) -> list[Problem]:

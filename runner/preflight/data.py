@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from difflib import get_close_matches
 from pathlib import Path
 
 from runner import places
-from runner.data.files import UnreadableFile, header
+from runner.data.files import FORMATS, UnreadableFile, header
 from runner.data.labels import HIDDEN, LabelMap, as_label, distinct, label_names, names_fit
 from runner.data.scan import LIST, SplitScan, scan_split, split_paths
-from runner.errors import Problem
+from runner.errors import Problem, nearest
 from runner.recipe import Recipe
 from runner.schema import RunConfig
 
@@ -50,8 +49,8 @@ def _roles(config: RunConfig, recipe: Recipe, typed: Collection[str]) -> list[Pr
     unread = [name for name in config.dataset.columns if name not in recipe.columns and ("dataset.columns" in typed or f"dataset.columns.{name}" in typed)]
     problems = []
     for name in unread:
-        near = get_close_matches(name, recipe.columns, n=1)
-        mend = f"did you mean dataset.columns.{near[0]}?" if near else "leave it out"
+        near = nearest(name, recipe.columns)
+        mend = f"did you mean dataset.columns.{near}?" if near else "leave it out"
         why = f"recipe={config.recipe.name} reads no such column; it reads {', '.join(recipe.columns)}"
         problems.append(Problem(f"dataset.columns.{name}", config.dataset.columns[name], why, mend))
     return problems
@@ -95,9 +94,12 @@ def _scan(config: RunConfig, recipe: Recipe, split: str) -> SplitScan | Problem 
 
 
 def _near_file(path: Path) -> str:
+    if path.is_dir():
+        inside = sorted(item.name for item in path.iterdir() if item.suffix.lower() in FORMATS)
+        return f" (it holds {', '.join(inside[:4])})" if inside else ""
     siblings = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = get_close_matches(path.name, siblings, n=1)
-    return f" (did you mean {path.parent / near[0]}?)" if near else ""
+    near = nearest(path.name, siblings)
+    return f" (did you mean {path.parent / near}?)" if near else ""
 
 
 def _columns(config: RunConfig, recipe: Recipe, split: str, scan: SplitScan) -> list[Problem]:
@@ -152,9 +154,9 @@ def _other_files(config: RunConfig, recipe: Recipe, split: str, scan: SplitScan)
 
 
 def _absent_column(split: str, name: str, column: str, scan: SplitScan) -> Problem:
-    near = get_close_matches(column, scan.columns, n=1, cutoff=0.3)
+    near = nearest(column, scan.columns, cutoff=0.3)
     found = ", ".join(repr(item) for item in scan.raw_columns)
-    return Problem(f"dataset.columns.{name}", column, f"the {split} split has no such column; it has {found}", f"set dataset.columns.{name}={near[0] if near else 'COLUMN'}")
+    return Problem(f"dataset.columns.{name}", column, f"the {split} split has no such column; it has {found}", f"set dataset.columns.{name}={near or 'COLUMN'}")
 
 
 def _without_column(split: str, name: str) -> Problem:

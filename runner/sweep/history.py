@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.compose.multirun import make_folder
 from runner.record import write_atomically
 from runner.regular import read_regular
 from runner.report.records import find_run_folders, judge_status
@@ -80,8 +81,12 @@ def _identity(path: Path) -> str | None:
 
 
 def write_sweep(sweep_dir: Path, identity: str, command: str, cells: list[dict[str, Any]]) -> None:
-    """Keep what the sweep consists of beside its cells."""
-    sweep_dir.mkdir(parents=True, exist_ok=True)
+    """Keep what the sweep consists of beside its cells.
+
+    Raises:
+        RequestError: where its folder cannot be made.
+    """
+    make_folder(sweep_dir)
     write_atomically(sweep_dir / SWEEP_FILE, json.dumps({"sweep": identity, "command": command, "cells": cells}, indent=1) + "\n")
 
 

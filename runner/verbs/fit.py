@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from runner.compose import Composed, compose_run
+from runner.compose import Composed
 from runner.deepspeed_json import fixed_batch
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_OUT_OF_MEMORY, Problem, RequestError
 from runner.fit.ladder import Rung, climb, overrides_of
@@ -18,11 +18,12 @@ from runner.launch.hosts import SharedHosts
 from runner.launch.watch import console as terminal
 from runner.launch.watch import stopping
 from runner.preflight import Checked, check
+from runner.preflight.beside import composed_request
 
 
 def main(arguments: Sequence[str]) -> int:
     """Compose, check, search, print; returns the exit status."""
-    composed, console = compose_run(list(arguments)), terminal()
+    composed, console = composed_request(arguments), terminal()
     _stop_on_fixed(composed)
     checked = check(composed)
     room = room_of(checked.config)

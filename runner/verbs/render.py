@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner import render
-from runner.compose import compose_run
 from runner.errors import EXIT_COMPLETED
 from runner.preflight import check
+from runner.preflight.beside import composed_request
 
 
 def main(arguments: Sequence[str]) -> int:
     """Compose, check what can be checked without a network, write the files, print them."""
-    composed = compose_run(list(arguments))
+    composed = composed_request(arguments)
     checked = check(composed, starting=False)
     rendered = render.render(checked.config, checked.run_dir, checked.total_steps, checked.user_json)
     render.write(rendered, checked.run_dir)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from runner import plan
-from runner.compose import Composed, compose_run
+from runner.compose import Composed
 from runner.deepspeed_json import adam_class, schedule_words
 from runner.errors import EXIT_BAD_REQUEST, Problem, RequestError
 from runner.execution import Ended, Request, execute
@@ -17,6 +17,7 @@ from runner.launch.local import Host
 from runner.launch.watch import console as terminal
 from runner.launch.watch import stopping
 from runner.preflight import Checked, check
+from runner.preflight.beside import composed_request
 from runner.preflight.devices import placement
 from runner.preflight.idle import unread_sections
 from runner.resolve import resolve_machine
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
 
         return run_sweep([argument for argument in arguments if argument not in ("-m", "--multirun")])
     console = terminal()
-    composed = compose_run(list(arguments))
+    composed = composed_request(arguments)
     unread = unread_sections(composed.explicit, ("fit", "sweep"), "`python -m runner fit` and sweeps (-m) read it")
     if unread:
         raise RequestError(unread)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import CASES, ROOT, cli_environment, needs_shared
+from tests.conftest import CASES, ROOT, cli_environment, command, needs_shared
 
 MISTAKES = {  # what is typed → what the answer must name
     ("mdoel=tiny",): ["mdoel=tiny", "did you mean model="],
@@ -76,6 +76,26 @@ MISTAKES = {  # what is typed → what the answer must name
     ("task.max_length=true",): ["task.max_length=True: input should be a number, not true or false"],
     ("model.config.hidden_dropout_prob=inf",): ["model.config.hidden_dropout_prob=inf: input should be a finite number"],
     ("note=1.5", "model.revision=true"): ["note=1.5", "'note=\"…\"'", "'model.revision=\"…\"'"],
+    ("launcher=[ddp,deepspeed]", "model=[]", "zero_stage=[2]", "offload=null", "optimizer={lr:1}"): [
+        "launcher=[ddp,deepspeed]: one option is chosen from a group; launcher has ddp, deepspeed; use launcher=OPTION, or -m launcher=ddp,deepspeed",
+        "model=[]: one option",
+        "zero_stage=[2]: one option",
+        "offload=null: one option",
+        "optimizer={lr:1}: one option",
+    ],
+    ("hydra=3", "hydra.verbose=true", "hydra.run={dir:x}"): ["hydra=3: no part", "hydra.verbose=true: no part", "hydra.run={dir:x}: no part", "hydra.run.dir"],
+    ("hydra.sweeper.params={a:1}", "hydra.sweep.dir=x"): ["hydra.sweeper.params={a:1}: this would change nothing: only a multirun reads it", "hydra.sweep.dir=x: this would"],
+    ("+train={epochs:2}",): ["train={epochs:2}: this is a section", "train.epochs"],
+    ("note=${nope",): ["note=${nope: this reference cannot be read", "'note=\"\\${nope\"'"],
+    ('note="${nope"',): ["note=${nope: this reference cannot be read", "'note=\"\\${nope\"'"],
+    ("train..epochs=2", "train.epochs:=2"): ["train..epochs=2: this is no name of a key", "train.epochs:=2: this is no name", "did you mean train.epochs=2?"],
+    ("model=BERT_base",): ["use model=bert_base"],
+    ("dataset=files", "dataset.train=tests/unit", "dataset.validation=conf"): [": this is a folder, not a file: ", "dataset.validation="],
+    ("train.epochs=range(3,1)", "train.seed=range(1,3,0)", "train.log_every=range(1,1e9)"): [
+        "train.epochs=range(3,1): this range is empty",
+        "train.seed=range(1,3,0): the step of a range cannot be 0",
+        "train.log_every=range(1,1e9): this range has more than 10000 values",
+    ],
     ("recipe.file=/etc/passwd",): ["recipe.file=/etc/passwd", "its name ends in .py"],
 }
 
@@ -119,6 +139,88 @@ def test_all_mistakes_come_at_once(run_cli):
     done = run_cli("mdoel=tiny", "zero_stage=5", "train.sed=1")
     assert done.returncode == 2
     assert [line.split(":")[1].strip() for line in done.stderr.splitlines()] == ["mdoel=tiny", "zero_stage=5", "train.sed=1"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        # Syntax, names and values; nothing of the model, which may be another one.
+        ("note=a=b mdoel=x train.epochs=0", ["note=a=b", "mdoel=x", "train.epochs=0"]),
+        ("zero_stage=9 train.epochs=0 optimizer.lr=-1", ["zero_stage=9", "train.epochs=0", "optimizer.lr=-1"]),
+        # Values and contradictions between other keys.
+        ("train.epochs=0 launcher=ddp zero_stage=2 dataset=files", ["train.epochs=0", "dataset.train", "dataset.validation", "zero_stage=2"]),
+        ("note=a=b launcher=ddp offload=cpu", ["note=a=b", "offload=cpu"]),
+        ("optimizer.lr=0 model=gpt2_tiny", ["optimizer.lr=0", "model=gpt2_tiny"]),
+        # What might follow from the mistake is not told: the recipe fits the model that was meant.
+        ("mdoel=gpt2_tiny recipe=gpt2_wikitext", ["mdoel=gpt2_tiny"]),
+        ("model.name=gpt2_tiny recipe=gpt2_wikitext", ["model.name=gpt2_tiny"]),
+        ("launcher.num_processes=0 train.global_batch_size=7", ["launcher.num_processes=0"]),
+        ("offload=cpuu offload.nvme_path=/x", ["offload=cpuu"]),
+    ],
+)
+def test_all_stages_tell_what_they_find(typed, told, tmp_path: Path, capsys):
+    from runner.__main__ import _guarded
+
+    assert _guarded("render", [*typed.split(), f'hydra.run.dir="{tmp_path}/run"']) == 2
+    assert [line.removeprefix("error: ").split(": ")[0] for line in capsys.readouterr().err.splitlines()] == told
+
+
+def test_a_mapping_sets_keys_of_an_open_section():
+    from runner.compose import compose_run
+
+    config = compose_run(["task={max_length:64}", "dataset.columns={sentence1:a}", 'note="\\${nope"']).config
+    assert (config.task["max_length"], config.dataset.columns["sentence1"], config.note) == (64, "a", "${nope")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("defaults: [mine]\n", "its defaults list leads back to itself (mine.yaml → mine.yaml)"),
+        ("defaults: [other]\n", "its defaults list leads back to itself (mine.yaml → other.yaml → mine.yaml)"),
+        ("defaults: 3\n", "`defaults` must be a list"),
+        ("name: &a [*a]\n", "a value holds itself through its anchor"),
+        ("- 3\n", "an option's file holds keys and values"),
+        ("name: [\n", "line 2"),
+    ],
+)
+def test_a_file_of_the_user_that_cannot_be_composed_is_named(text, why, tmp_path: Path, capsys, monkeypatch):
+    from runner.__main__ import _guarded
+
+    folder = tmp_path / "conf" / "model"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text(text)
+    (folder / "other.yaml").write_text("defaults:\n  - /model: mine\n")
+    monkeypatch.chdir(tmp_path)
+    assert _guarded("render", ["model=mine", f'hydra.run.dir="{tmp_path}/run"']) == 2
+    said = capsys.readouterr().err
+    assert f"{folder}/mine.yaml" in said
+    assert why in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_reference_of_the_run_folder_that_leads_nowhere(capsys):
+    from runner.__main__ import _guarded
+
+    assert _guarded("render", ["hydra.run.dir=${nope:1}"]) == 2
+    assert capsys.readouterr().err.startswith("error: hydra.run.dir=${nope:1}: this reference leads nowhere")
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("sweep.rerun=al", "sweep.rerun=al: input should be 'missing', 'failed' or 'all'"),
+        ("train.epochs=0", "train.epochs=0: input should be greater than or equal to 1"),
+        ("hydra.sweep.dir=/dev/null", "hydra.sweep.dir=/dev/null: this folder cannot be made"),
+        ("train.epochs=range(3,1)", "this range is empty"),
+        ("hydra.sweep.dir=${nope:1}", "hydra.sweep.dir=${nope:1}: this reference leads nowhere"),
+    ],
+)
+def test_what_is_wrong_in_every_cell_stops_a_sweep(typed, told, tmp_path: Path):
+    done = command("-m", typed, "launcher.num_nodes=2", run_dir=tmp_path / "run", cwd=tmp_path)
+    assert done.returncode == 2, done.text
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_values_out_of_range_and_contradictions_come_at_once(run_cli):
