@@ -2,7 +2,7 @@
 
 python -m runner [overrides]            run (the embedded default without overrides)
 python -m runner -m [overrides]         one run for each combination of values
-python -m runner VERB [...]             see --help
+python -m runner VERB [...]             see --help, and VERB --help
 """
 
 from __future__ import annotations
@@ -11,6 +11,11 @@ import contextlib
 import errno
 import importlib
 import sys
+from collections.abc import Callable
+
+from runner.outlet import give_up_output, hand_on, open_streams
+
+HELP_FLAGS = ("-h", "--help")
 
 VERBS = {
     "run": "run the composed experiment (the default verb); with -m a sweep",
@@ -37,24 +42,24 @@ examples:
   python -m runner -m train.micro_batch_size=8,16,40      one run for each batch size
   python -m runner render model=deberta_xl zero_stage=2   only the files
 
+python -m runner VERB --help tells of a verb.
+
 groups (python -m runner keys lists the keys):
 """
 
 
 def main() -> int:
     """Run the verb that was typed; returns the exit status."""
+    open_streams()
     arguments = sys.argv[1:]
-    if any(argument in ("-h", "--help") for argument in arguments[:1]):
-        with contextlib.suppress(BrokenPipeError):
-            print(HELP + _groups(), flush=True)
-        return 0
+    if arguments and arguments[0] in HELP_FLAGS:
+        return _delivered(lambda: print(HELP + _groups()))
     if arguments and arguments[0] == "--version":
         from runner import __version__
 
-        print(__version__)
-        return 0
+        return _delivered(lambda: print(__version__))
     verb = arguments.pop(0) if arguments and arguments[0] in VERBS else "run"
-    flags = [argument for argument in arguments if verb == "run" and argument.startswith("-") and argument not in ("-m", "--multirun")]
+    flags = [argument for argument in arguments if verb == "run" and argument.startswith("-") and argument not in ("-m", "--multirun", *HELP_FLAGS)]
     if flags:
         return _unknown_flag(flags[0])
     unknown = [argument for argument in arguments[:1] if verb == "run" and argument.isidentifier()]
@@ -65,22 +70,55 @@ def main() -> int:
 
 def _guarded(verb: str, arguments: list[str]) -> int:
     """No traceback reaches a user for a mistake of theirs."""
+    return _delivered(lambda: _answer(verb, arguments), resumable=verb in ("run", "resume"))
+
+
+def _answer(verb: str, arguments: list[str]) -> int | None:
+    module = importlib.import_module(f"runner.verbs.{verb}")
+    usage = getattr(module, "USAGE", None)  # the other verbs parse flags, and tell of them themselves
+    if usage and any(argument in HELP_FLAGS for argument in arguments):
+        print(usage)
+        return None
+    return int(module.main(arguments))
+
+
+def _delivered(answer: Callable[[], int | None], resumable: bool = False) -> int:
+    """The answer's exit status (None: 0), with its output handed on as far as anyone reads it.
+
+    Args:
+        resumable: whether what ends for lack of room can be gone on with.
+    """
     from runner.errors import EXIT_BAD_REQUEST, EXIT_FAILED, EXIT_INTERRUPTED, RequestError
 
     try:
-        return int(importlib.import_module(f"runner.verbs.{verb}").main(arguments))
+        status = answer() or 0
+        sys.stdout.flush()
+        return status
     except RequestError as error:
-        print(error, file=sys.stderr)
-        return EXIT_BAD_REQUEST
+        return _told(str(error), EXIT_BAD_REQUEST)
+    except SystemExit as stop:  # argparse, and rich where the reader went away
+        hand_on()
+        if isinstance(stop.__context__, BrokenPipeError):
+            return 0
+        return stop.code if isinstance(stop.code, int) else EXIT_BAD_REQUEST
+    except BrokenPipeError:
+        give_up_output()
+        return 0  # the reader of our output went away (`| head`)
     except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            return 0  # the reader of our output went away (`| head`)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        print(f"error: {error.filename or 'a file'}: disk full; make room, then go on with python -m runner resume RUN_DIR", file=sys.stderr)
-        return EXIT_FAILED
+        if error.filename is None:
+            hand_on()
+        way = "make room, then go on with python -m runner resume RUN_DIR" if resumable else "make room, then type the command again"
+        return _told(f"error: {error.filename or 'a file or standard output'}: disk full; {way}", EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _told(line: str, status: int) -> int:
+    with contextlib.suppress(BrokenPipeError):
+        print(line, file=sys.stderr)
+    return status
 
 
 def _unknown_flag(flag: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from runner import machine, rundir
 from runner.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from runner.outlet import Outlet
 from runner.schema import RunConfig
 from runner.train.progress import SAID, read_heartbeats
 
@@ -203,37 +203,9 @@ def _size(path: Path) -> int:
         return 0
 
 
-class _Outlet:
-    """Standard output whose reader may go away while a run goes on: a closed pipe, a closed terminal, a full disk."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(sys.stdout, name)
-
-    def write(self, text: str) -> int:
-        """Write; what nobody can read any more is dropped."""
-        try:
-            return sys.stdout.write(text)
-        except OSError:
-            return self._give_up(text)
-
-    def flush(self) -> None:
-        """Hand on what was written."""
-        try:
-            sys.stdout.flush()
-        except OSError:
-            self._give_up("")
-
-    def _give_up(self, text: str) -> int:
-        """From now on into nothing; what Python's buffer still holds goes there too, instead of failing at exit."""
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, 1)
-        os.close(nothing)
-        return len(text)
-
-
 def console() -> Console:
     """The terminal; plain text where it is none."""
-    return Console(file=cast(IO[str], _Outlet()), soft_wrap=True)
+    return Console(file=cast(IO[str], Outlet()), soft_wrap=True)
 
 
 def memory_warning(prediction: dict[str, Any], config: RunConfig) -> str | None:

@@ -23,9 +23,6 @@ MADE = {"features": "tokenised data", "scans": "scans of data files", "torch_ext
 
 def main(arguments: Sequence[str]) -> int:
     """Print the caches, or clean them; returns the exit status."""
-    if arguments and arguments[0] in ("-h", "--help"):
-        print(USAGE)
-        return EXIT_COMPLETED
     configured, words = None, []
     for argument in arguments:
         key, equals, value = argument.partition("=")

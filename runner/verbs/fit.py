@@ -20,6 +20,11 @@ from runner.launch.watch import stopping
 from runner.preflight import Checked, check
 from runner.preflight.beside import composed_request
 
+USAGE = """usage: python -m runner fit [KEY=VALUE | GROUP=OPTION ...]
+
+Find the largest micro batch that really runs, by prediction and trials; with fit.target_global_batch=N the fastest
+configuration at that global batch. `python -m runner keys fit.` lists its own keys; see docs/fit.md."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Compose, check, search, print; returns the exit status."""

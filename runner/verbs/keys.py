@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from runner.compose.typed import field_of, key_names
 from runner.errors import EXIT_COMPLETED
 
+USAGE = """usage: python -m runner keys [TEXT ...]
+
+Every configuration key with default, unit, range and meaning; with TEXT those whose name or meaning holds it."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Print all keys, or those whose name or meaning holds the text."""

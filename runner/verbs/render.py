@@ -9,6 +9,11 @@ from runner.errors import EXIT_COMPLETED
 from runner.preflight import check
 from runner.preflight.beside import composed_request
 
+USAGE = """usage: python -m runner render [KEY=VALUE | GROUP=OPTION ...]
+
+Write and print config.yaml, accelerate.yaml, ds_config.json and the by-hand command of a run; nothing is started.
+`python -m runner --help` lists the groups, `python -m runner keys` the keys."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Compose, check what can be checked without a network, write the files, print them."""

@@ -34,8 +34,6 @@ def main(arguments: Sequence[str]) -> int:
     except (WrongRequest, NoSuchFolder) as error:
         print(f"report: {error}", file=sys.stderr)
         return _WRONG_REQUEST
-    except BrokenPipeError:
-        sys.stderr.close()
     return 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner import rundir
 from runner.checkpoint.conversion import ConversionStopped
-from runner.errors import EXIT_COMPLETED, Problem, RequestError
+from runner.errors import Problem, RequestError
 from runner.execution import run_attempt
 from runner.launch.hosts import needs_no_hub
 from runner.launch.local import Host
@@ -27,9 +27,6 @@ What may be changed: docs/reliability.md."""
 def main(arguments: Sequence[str]) -> int:
     """Check what stands in the way, launch, and print the result; returns the exit status."""
     started = time.monotonic()
-    if arguments and arguments[0] in ("-h", "--help"):
-        print(USAGE)
-        return EXIT_COMPLETED
     if not arguments or ("=" in arguments[0] and not Path(arguments[0]).is_dir()):
         raise RequestError(Problem("RUN_DIR", arguments[0] if arguments else None, "the folder of the run comes first", "type python -m runner resume RUN_DIR [KEY=VALUE ...]"))
     run_dir, overrides = Path(arguments[0]).expanduser().absolute(), list(arguments[1:])

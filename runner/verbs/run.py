@@ -23,6 +23,12 @@ from runner.preflight.idle import unread_sections
 from runner.resolve import resolve_machine
 from runner.schema import RunConfig
 
+USAGE = """usage: python -m runner [run] [-m] [KEY=VALUE | GROUP=OPTION ...]
+
+Compose, check and launch one run, time it and record it; without overrides the embedded default.
+-m, --multirun: one run for each combination of values (KEY=A,B), see docs/sweeps.md.
+`python -m runner --help` lists the groups, `python -m runner keys` the keys."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Compose, check, launch, and print the result; returns the exit status."""
