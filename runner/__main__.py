@@ -105,6 +105,8 @@ def _delivered(answer: Callable[[], int | None], resumable: bool = False) -> int
         give_up_output()
         return 0  # the reader of our output went away (`| head`)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # wherever a path was asked for
+            return _told(f"error: {error.filename}: this name is too long for a file; choose a shorter one", EXIT_BAD_REQUEST)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         if error.filename is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import keyword
 import os
 import re
@@ -13,6 +14,8 @@ from pathlib import Path
 from runner import places
 from runner.catalogue import option_files, option_values
 from runner.errors import Problem, RequestError, nearest
+
+LONGEST_NAME = 100  # of a recipe; file systems take 255 bytes, with endings and what is put in front
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,8 @@ def name_problems(name: str, root: Path) -> list[Problem]:
     if not _usable(name):
         better = re.sub(r"\W+", "_", name.strip()).strip("_").lower()
         better = better if _usable(better) else "my_task"
-        return [Problem(f"new {name}", None, "a recipe's name must be a Python identifier: letters, digits and _, a letter first, no keyword", f"for example {better}")]
+        rule = f"a recipe's name must be a Python identifier: letters, digits and _, a letter first, no keyword, at most {LONGEST_NAME} characters"
+        return [Problem(f"new {name}", None, rule, f"for example {better}")]
     if name in option_files("recipe"):
         return [Problem(f"new {name}", None, f"there is a recipe of this name: {option_files('recipe')[name]}", "choose another name")]
     taken = [folder / f"{name}.py" for folder in places.recipe_dirs() if (folder / f"{name}.py").exists()]
@@ -57,7 +61,7 @@ def name_problems(name: str, root: Path) -> list[Problem]:
 
 
 def _usable(name: str) -> bool:
-    return name.isidentifier() and name.isascii() and name[0].isalpha() and not keyword.iskeyword(name)
+    return len(name) <= LONGEST_NAME and name.isidentifier() and name.isascii() and name[0].isalpha() and not keyword.iskeyword(name)
 
 
 def targets(name: str, root: Path) -> tuple[Path, Path]:
@@ -75,14 +79,33 @@ def create(name: str, source: Template, root: Path) -> tuple[Path, Path]:
     if problems:
         raise RequestError(problems)
     code, settings = targets(name, root)
-    try:
-        _write_new(code, renamed(source.code.read_text(encoding="utf-8"), source, name, code=True))
-        _write_new(settings, renamed(source.settings.read_text(encoding="utf-8"), source, name, code=False))
-    except FileExistsError as error:
-        raise RequestError(Problem(f"new {name}", None, f"{error.filename} exists, and nothing is overwritten", "choose another name")) from None
-    except OSError as error:
-        raise RequestError(Problem(f"--to {root}", None, f"the recipe cannot be written there ({error.strerror})", "use --to DIR")) from None
+    texts = {path: renamed(original.read_text(encoding="utf-8"), source, name, code=path == code) for path, original in ((code, source.code), (settings, source.settings))}
+    with contextlib.ExitStack() as undo:  # both files or nothing
+        try:
+            for path, text in texts.items():
+                _make_folder(path.parent, undo)
+                _write_new(path, text)
+                undo.callback(path.unlink)
+        except OSError as error:
+            raise RequestError(_unwritable(name, root, path, error)) from None
+        undo.pop_all()
     return code, settings
+
+
+def _make_folder(folder: Path, undo: contextlib.ExitStack) -> None:
+    """Make a folder and its parents; those that were not there are removed by `undo`."""
+    for path in (*reversed(folder.parents), folder):
+        if not path.exists():
+            path.mkdir()
+            undo.callback(path.rmdir)
+
+
+def _unwritable(name: str, root: Path, path: Path, error: OSError) -> Problem:
+    if isinstance(error, FileExistsError) and path.exists():
+        return Problem(f"new {name}", None, f"{path} exists, and nothing is overwritten", "choose another name")
+    in_the_way = next((folder for folder in path.parents if folder.exists() and not folder.is_dir()), None)
+    why = f"{in_the_way} is a file" if in_the_way else str(error.strerror)
+    return Problem(f"--to {root}", None, f"the recipe cannot be written there ({why})", "use --to DIR")
 
 
 def renamed(text: str, source: Template, name: str, code: bool) -> str:
@@ -110,7 +133,6 @@ def _recipe_class(text: str, path: Path) -> str:
 
 def _write_new(path: Path, text: str) -> None:
     """Write a file that must not exist; it appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", prefix=".new-", delete=False) as file:
         file.write(text)
     try:

@@ -198,6 +198,16 @@ def test_a_file_of_the_user_that_cannot_be_composed_is_named(text, why, tmp_path
     assert len(said.splitlines()) == 1
 
 
+@pytest.mark.parametrize("typed", ["dataset=files dataset.train={} dataset.validation=x.csv", "launcher.config_file={}", "recipe.file={}.py", "hydra.run.dir={}"])
+def test_a_path_that_is_too_long(typed, capsys):
+    from runner.__main__ import _guarded
+
+    assert _guarded("render", typed.format("x" * 300).split()) == 2
+    said = capsys.readouterr().err
+    assert "too long" in said
+    assert len(said.splitlines()) == 1
+
+
 def test_a_reference_of_the_run_folder_that_leads_nowhere(capsys):
     from runner.__main__ import _guarded
 

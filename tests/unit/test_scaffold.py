@@ -33,7 +33,7 @@ def test_a_copy_differs_in_names_only(source: str, tmp_path: Path) -> None:
     assert [type(node) for node in ast.walk(ast.parse(code.read_text()))] == before
 
 
-@pytest.mark.parametrize("name", ["my task", "9a", "class", "größe", "", "_hidden", "a-b", "../x"])
+@pytest.mark.parametrize("name", ["my task", "9a", "class", "größe", "", "_hidden", "a-b", "../x", "x" * 101, "x" * 300])
 def test_names_that_are_no_identifiers(name: str, tmp_path: Path) -> None:
     assert "a recipe's name must be a Python identifier" in refusal(name, tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -47,6 +47,30 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert "mine.yaml exists, and nothing is overwritten" in refusal("mine", tmp_path)
     assert (tmp_path / "conf/recipe/mine.yaml").read_text() == "# mine"
     assert not (tmp_path / "recipes").exists()
+
+
+@pytest.mark.parametrize("blocked", ["recipes", "conf", "conf/recipe"])
+def test_both_files_are_written_or_none(blocked: str, tmp_path: Path) -> None:
+    (tmp_path / blocked).parent.mkdir(exist_ok=True)
+    (tmp_path / blocked).write_text("a file")
+    before = sorted(tmp_path.rglob("*"))
+    assert f"the recipe cannot be written there ({tmp_path / blocked} is a file)" in refusal("mine", tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_stands_in_a_new_folder_before_a_failure_goes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from runner import scaffold
+
+    write = scaffold._write_new
+
+    def full(path: Path, text: str) -> None:
+        if path.suffix == ".yaml":
+            raise OSError(28, "No space left on device")
+        write(path, text)
+
+    monkeypatch.setattr(scaffold, "_write_new", full)
+    assert "(No space left on device)" in refusal("mine", tmp_path / "q" / "r")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_unknown_template_names_the_nearest() -> None:
