@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from runner import places
+from runner.errors import Problem, RequestError
 
 # Model and sample of each family that come with the runner and need no network.
 BUNDLED = {"encoder": ("deberta_tiny", "paraphrase_sample"), "seq2seq": ("blenderbot_tiny", "dialogue_sample"), "causal_lm": ("gpt2_tiny", "stories_sample")}
@@ -22,11 +24,48 @@ def option_files(group: str) -> dict[str, Path]:
 
 
 def option_values(group: str, name: str) -> dict[str, Any]:
-    """The values an option's file sets, as written."""
-    values = yaml.safe_load(option_files(group)[name].read_text(encoding="utf-8"))
+    """The values an option's file sets, as written.
+
+    Raises:
+        RequestError: where the file cannot be read.
+    """
+    values = read_yaml(option_files(group)[name])
     return values if isinstance(values, dict) else {}
 
 
+def read_yaml(path: Path) -> Any:
+    """What a YAML file holds.
+
+    Raises:
+        RequestError: where it cannot be read, naming the line.
+    """
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RequestError(Problem(str(path), None, "this file cannot be read as YAML: " + " ".join(str(error).split()), "mend the file")) from None
+
+
+def recipe_settings(name: str) -> dict[str, Any]:
+    """The `recipe` section of a recipe's file.
+
+    Raises:
+        RequestError: where the file cannot be read.
+    """
+    section = option_values("recipe", name).get("recipe")
+    return section if isinstance(section, dict) else {}
+
+
+def families(settings: dict[str, Any]) -> list[str]:
+    """The model families that a recipe's settings name."""
+    named = settings.get("families")
+    return [str(family) for family in named] if isinstance(named, list) else []
+
+
 def recipes_for(family: str) -> list[str]:
-    """Recipes that train a model family."""
-    return [name for name in option_files("recipe") if family in option_values("recipe", name).get("recipe", {}).get("families", [])]
+    """Recipes that train a model family; files that cannot be read offer nothing."""
+    found = []
+    for name in option_files("recipe"):
+        with contextlib.suppress(RequestError):
+            if family in families(recipe_settings(name)):
+                found.append(name)
+    return found

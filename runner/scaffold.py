@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner import places
-from runner.catalogue import option_files, option_values
+from runner.catalogue import families, option_files, recipe_settings
 from runner.errors import Problem, RequestError, nearest
 
 LONGEST_NAME = 100  # of a recipe; file systems take 255 bytes, with endings and what is put in front
@@ -38,12 +38,12 @@ def template(name: str) -> Template:
     if name not in known:
         near = nearest(name, known, cutoff=0.4)
         raise RequestError(Problem(f"--from {name}", None, f"there is no such recipe; there are {', '.join(sorted(known))}", f"use --from {near}" if near else ""))
-    section = option_values("recipe", name).get("recipe", {})
-    file = section.get("file", "")
+    settings = recipe_settings(name)
+    file = str(settings.get("file") or "")
     code = next((folder / file for folder in places.recipe_dirs() if (folder / file).is_file()), None)
     if not file or code is None:
         raise RequestError(Problem("recipe.file", file, f"{known[name]} names this file, but it is not to be found", "mend recipe.file there"))
-    return Template(name, code, known[name], (section.get("families") or ["encoder"])[0])
+    return Template(name, code, known[name], (families(settings) or ["encoder"])[0])
 
 
 def name_problems(name: str, root: Path) -> list[Problem]:

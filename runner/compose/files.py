@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from runner import places
-from runner.errors import Problem
+from runner.catalogue import read_yaml
+from runner.errors import Problem, RequestError
 
 Option = tuple[str, str]  # group and name
 
@@ -32,9 +31,9 @@ def _walk(option: Option, trail: tuple[Path, ...]) -> list[Problem]:
         way = " → ".join(step.name for step in (*trail[trail.index(path) :], path))
         return [Problem(str(path), None, f"its defaults list leads back to itself ({way})", "take that entry out of `defaults`")]
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        return [Problem(str(path), None, "this file cannot be read as YAML: " + " ".join(str(error).split()), "mend the file")]
+        content = read_yaml(path)
+    except RequestError as error:
+        return error.problems
     wrong = _wrong_shape(content)
     if wrong:
         return [Problem(str(path), None, wrong, "mend the file")]

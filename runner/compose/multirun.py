@@ -74,7 +74,6 @@ def run_multirun(arguments: list[str], run_batch: RunBatch) -> None:
     app.start()
     try:
         ready = _checked(arguments)
-        _stop_on_wrong_values(arguments)
         _register()
         GlobalHydra.instance().hydra.multirun("config", task_function=run_batch, overrides=ready, with_log_configuration=False)  # type: ignore[union-attr,arg-type]
     except (HydraException, OmegaConfBaseException) as error:
@@ -88,22 +87,24 @@ def _checked(arguments: list[str]) -> list[str]:
     parsed, problems = typed_overrides.readable_overrides(arguments)
     groups = app.group_options()
     problems += app.hidden_user_options()
+    fixed = []  # typed once, so the same in every cell: where it is wrong, the sweep is
     for item in parsed:
-        if not _some_choice_exists(item, groups):
-            problems += typed_overrides.check_names([item], groups, is_key, key_names())
-        if item.key_or_group == "hydra/launcher":
-            problems.append(Problem("hydra/launcher", item.input_line, "cells run one after the other, because they share the devices", "leave it out"))
+        wrong = [] if _some_choice_exists(item, groups) else typed_overrides.check_names([item], groups, is_key, key_names())
+        problems += wrong + _for_whole_sweep(item)
+        if not (wrong or item.is_sweep_override() or item.key_or_group.startswith(("hydra.sweeper", "hydra/"))):
+            fixed.append(item)
+    problems += app.wrong_values(fixed)
     if problems:
         raise RequestError(problems)
     return app.ready(parsed)
 
 
-def _stop_on_wrong_values(arguments: list[str]) -> None:
-    """A value that is typed once is the same in every cell: where it is wrong, the sweep is."""
-    typed = [item for item in typed_overrides.parse_overrides(arguments) if not item.is_sweep_override() and not item.key_or_group.startswith(("hydra.sweeper", "hydra/"))]
-    problems = app.wrong_values(typed)
-    if problems:
-        raise RequestError(problems)
+def _for_whole_sweep(item: Override) -> list[Problem]:
+    if item.key_or_group == "hydra/launcher":
+        return [Problem("hydra/launcher", item.input_line, "cells run one after the other, because they share the devices", "leave it out")]
+    if item.key_or_group in ("sweep.rerun", "sweep.on_error") and item.is_sweep_override():
+        return [Problem(item.key_or_group, (item.input_line or "").partition("=")[2], "this says how the whole sweep goes", "give it one value")]
+    return []
 
 
 def _some_choice_exists(item: Override, groups: dict[str, list[str]]) -> bool:

@@ -220,16 +220,17 @@ def _two_ways_to_say_one_thing(overrides: list[Override]) -> list[Problem]:
 
 def _wrong_options(override: Override, options: list[str]) -> list[Problem]:
     group, problems = override.key_or_group, []
+    typed = f"+{group}" if group in ADDED_GROUPS else group
     for choice in choices(override):
         name = str(choice)
         if choice is None or isinstance(choice, (list, dict)):
             value = (override.input_line or "").partition("=")[2]
             several = ",".join(map(str, choice)) if isinstance(choice, list) and len(choice) > 1 else "A,B"
             why = f"one option is chosen from a group; {group} has {', '.join(options) or 'none yet'}"
-            problems.append(Problem(group, value, why, f"use {group}=OPTION, or -m {group}={several} for one run each"))
+            problems.append(Problem(group, value, why, f"use {typed}=OPTION, or -m {typed}={several} for one run each"))
         elif name not in options:
             near = nearest(name, options, cutoff=0.4)
-            problems.append(Problem(group, name, f"there is no such option; {group} has {', '.join(options) or 'none yet'}", f"use {group}={near}" if near else ""))
+            problems.append(Problem(group, name, f"there is no such option; {group} has {', '.join(options) or 'none yet'}", f"use {typed}={near}" if near else ""))
     return problems
 
 

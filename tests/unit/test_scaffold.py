@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from runner.catalogue import recipes_for
 from runner.errors import RequestError
 from runner.recipe import recipe_class
 from runner.scaffold import class_name, create, template
@@ -76,6 +77,21 @@ def test_what_stands_in_a_new_folder_before_a_failure_goes_too(tmp_path: Path, m
 def test_unknown_template_names_the_nearest() -> None:
     with pytest.raises(RequestError, match="use --from deberta_mrpc"):
         template("deberta_mprc")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(b"name: [\n", "this file cannot be read as YAML"), (b"\xff", "this file cannot be read as YAML"), (b"recipe: 3\n", "names this file, but it is not to be found")],
+)
+def test_a_broken_recipe_of_the_user(content: bytes, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named where it is asked for, and in nobody's way where it is not."""
+    (tmp_path / "conf" / "recipe").mkdir(parents=True)
+    (tmp_path / "conf" / "recipe" / "odd.yaml").write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError, match=why) as caught:
+        template("odd")
+    assert f"{tmp_path}/conf/recipe/odd.yaml" in str(caught.value)
+    assert recipes_for("causal_lm") == ["gpt2_wikitext"]
 
 
 def test_class_names_do_not_hide_what_the_file_uses() -> None:

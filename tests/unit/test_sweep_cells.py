@@ -48,7 +48,9 @@ def test_a_wrong_cell_is_not_the_end_of_the_others() -> None:
     [
         (("train.micro_bach_size=1,2",), "did you mean train.micro_batch_size"),
         (("zero_stage=8,9",), "there is no such option"),
-        (("+sweep=ddp_vs_zro",), "use sweep=ddp_vs_zero"),
+        (("+sweep=ddp_vs_zro",), r"use \+sweep=ddp_vs_zero"),
+        (("zero_stage=8,9", "optimizer.lr=-1"), "no such option(.|\n)*optimizer.lr=-1"),
+        (("sweep.rerun=all,missing",), "this says how the whole sweep goes"),
         (("hydra/launcher=joblib", "train.seed=1,2"), "one after the other"),
     ],
 )
