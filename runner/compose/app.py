@@ -114,7 +114,8 @@ def wrong_values(overrides: list[Override]) -> list[Problem]:
 
 
 def _of_typed(error: RequestError, overrides: list[Override]) -> list[Problem]:
-    typed = tuple(item.key_or_group for item in overrides)
+    """Problems of the values these overrides name themselves; what a reference leads to, other choices may decide."""
+    typed = [item.key_or_group for item in overrides if "${" not in (item.input_line or "") or item.key_or_group == "hydra.sweep.dir"]
     return [problem for problem in error.problems if problem.key in typed or problem.key.startswith(tuple(f"{name}." for name in typed))]
 
 

@@ -59,6 +59,11 @@ def test_what_concerns_every_cell_stops_the_sweep(arguments: tuple[str, ...], wh
         cells_of(*arguments)
 
 
+def test_a_reference_that_only_some_cells_can_follow_stops_no_sweep() -> None:
+    cells = cells_of("recipe=gpt2_wikitext,deberta_mrpc", "note=${task.block_size}")
+    assert [cell.composed.config.note if cell.composed else cell.problems[0].key for cell in cells] == ["128", "note"]
+
+
 def test_prepared_sweeps() -> None:
     compared = [cell.composed.config for cell in cells_of("+sweep=ddp_vs_zero") if cell.composed]
     assert [(config.launcher.name, config.zero.stage) for config in compared] == [("ddp", 0), ("deepspeed", 0), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3)]
