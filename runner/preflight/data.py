@@ -79,9 +79,8 @@ def _scan(config: RunConfig, recipe: Recipe, split: str) -> SplitScan | Problem 
     paths = split_paths(config.dataset, split)
     absent = [path for path in paths if not path.is_file()]
     if absent:
-        there = absent[0].exists()  # a folder, a FIFO
-        why = f"is no regular file: {absent[0]}" if there else f"no such file: {absent[0]}"
-        return Problem(f"dataset.{split}", getattr(config.dataset, split), why, f"set dataset.{split}=FILE" + ("" if there else _near_file(absent[0])))
+        why = "no such file" if not absent[0].exists() else "this is a folder, not a file" if absent[0].is_dir() else "is no regular file"
+        return Problem(f"dataset.{split}", getattr(config.dataset, split), f"{why}: {absent[0]}", f"set dataset.{split}=FILE" + _near_file(absent[0]))
     label = recipe.column(recipe.label_column) if recipe.label_column else None
     try:
         limit = {"train": config.dataset.max_train_rows, "validation": config.dataset.max_validation_rows}.get(split)
@@ -97,7 +96,7 @@ def _near_file(path: Path) -> str:
     if path.is_dir():
         inside = sorted(item.name for item in path.iterdir() if item.suffix.lower() in FORMATS)
         return f" (it holds {', '.join(inside[:4])})" if inside else ""
-    siblings = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
+    siblings = [item.name for item in path.parent.iterdir() if item.is_file()] if path.parent.is_dir() else []
     near = nearest(path.name, siblings)
     return f" (did you mean {path.parent / near}?)" if near else ""
 
