@@ -27,6 +27,11 @@ LAUNCHERS = {
 }
 
 
+def _as_from_a_terminal() -> None:
+    """Where the tests themselves run under nohup, a run would ignore SIGHUP, as it should."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Started:
     """A run in the background."""
 
@@ -41,6 +46,7 @@ class Started:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=_as_from_a_terminal,
         )
         self.family: list[psutil.Process] = []
 

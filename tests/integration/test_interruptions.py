@@ -64,7 +64,7 @@ def test_a_signal_to_every_process_checkpoints_and_the_run_goes_on(number: signa
     assert numbers(resumed) == numbers(whole), resumed.text
 
 
-@pytest.mark.parametrize("launcher", ["ddp", "zero3"])
+@pytest.mark.parametrize("launcher", ["ddp", pytest.param("zero3", marks=pytest.mark.soak)])
 def test_sigterm_in_an_evaluation_checkpoints_and_the_evaluation_is_done_again(launcher: str, real_run: Any, tmp_path: Path) -> None:
     """Under DDP ranks may be batches apart in an evaluation, under ZeRO-3 every batch needs all ranks. Epoch 1 ends with step 7."""
     options = (*LAUNCHERS[launcher], *SHORT, "train.eval_micro_batch_size=2")
@@ -82,7 +82,7 @@ def test_sigterm_in_an_evaluation_checkpoints_and_the_evaluation_is_done_again(l
     assert numbers(resumed) == numbers(undisturbed)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.soak) for each in (signal.SIGINT, signal.SIGUSR1))])
 def test_a_signal_after_the_record_is_closed_changes_nothing(number: signal.Signals, tmp_path: Path) -> None:
     """The runner is still closing its host and printing the table: the run is completed, and its exit status says so."""
     run_dir = tmp_path / "run"

@@ -86,7 +86,7 @@ def test_another_number_of_ranks_keeps_the_rows_of_every_step(launcher: str, rea
         assert after["learning_rate"] == before["learning_rate"]
 
 
-@pytest.mark.parametrize("launcher", ["ddp", "zero3"])
+@pytest.mark.parametrize("launcher", [pytest.param("ddp", marks=pytest.mark.soak), "zero3"])
 def test_more_ranks_than_before_keep_the_rows_of_every_step(launcher: str, real_run: Any, tmp_path: Path) -> None:
     """One rank, then two."""
     one_rank = (*LAUNCHERS[launcher], *SHORT, "model.config.hidden_dropout_prob=0.0", "model.config.attention_probs_dropout_prob=0.0", "launcher.num_processes=1")
