@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from runner.compose import Composed, compose_run
-from runner.compose.app import WrongRequest
+from runner.compose import Composed
 from runner.compose.overrides import SET_BY_GROUP
 from runner.compose.typed import is_key
 from runner.errors import Problem, RequestError
@@ -22,20 +21,6 @@ _DATA = {"dataset", "recipe", "task", "mode", "model", "cache_dir"}
 _BATCH = {"launcher", "train"}
 _IDLE = {"launcher", "zero", "precision", "offload", "dataset", "model", "checkpoint", "mode"}
 _OWNERS = {"launcher", "optimizer", "scheduler", "train", "dataset", "recipe", "task", "mode"}
-
-
-def composed_request(arguments: Sequence[str]) -> Composed:
-    """As `compose_run`; what is wrong is told together with what the checks before a run find beside it.
-
-    Raises:
-        RequestError: with every mistake in the request.
-    """
-    try:
-        return compose_run(list(arguments))
-    except WrongRequest as error:
-        known = {problem.key for problem in error.problems}
-        further = [problem for problem in beside(error.rest, error.wrong) if problem.key not in known] if error.rest else []
-        raise RequestError(error.problems + further) from None
 
 
 def beside(rest: Composed, wrong: Iterable[str]) -> list[Problem]:

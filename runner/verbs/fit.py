@@ -18,7 +18,7 @@ from runner.launch.hosts import SharedHosts
 from runner.launch.watch import console as terminal
 from runner.launch.watch import stopping
 from runner.preflight import Checked, check
-from runner.preflight.beside import composed_request
+from runner.request import composed_request
 
 USAGE = """usage: python -m runner fit [KEY=VALUE | GROUP=OPTION ...]
 

@@ -16,7 +16,7 @@ from runner.launch.local import Host
 from runner.launch.watch import console as terminal
 from runner.launch.watch import stopping
 from runner.resume import find, open_run, prepare, wait_for_survivors
-from runner.verbs.run import announce, conclude
+from runner.single import announce, conclude
 
 USAGE = """usage: python -m runner resume RUN_DIR [KEY=VALUE ...]
 

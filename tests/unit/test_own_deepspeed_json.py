@@ -12,7 +12,7 @@ import pytest
 from runner.compose import compose_run
 from runner.errors import RequestError
 from runner.preflight import Checked, check
-from runner.verbs.run import plan_lines
+from runner.single import plan_lines
 
 ZERO2 = {"zero_optimization": {"stage": 2}}
 
