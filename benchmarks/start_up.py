@@ -12,7 +12,7 @@ from benchmarks.result import Figure
 from benchmarks.workload import Pairs, tiny_pairs
 
 FEW_STEPS = 3
-ROUNDS = 4
+ROUNDS = 3
 
 
 def start_up(bench: Bench) -> list[Figure]:

@@ -55,7 +55,7 @@ def _notes(pairs: Pairs, accuracy: tuple[list[float], list[float]]) -> list[str]
 def loop(bench: Bench) -> list[Figure]:
     """Seconds an optimizer step of the runner's loop and of the bare loop, on identical batches, in the same ranks."""
     figures = []
-    models = {"loop": (mrpc_pairs(bench), 480, 2), "loop_tiny": (tiny_pairs(bench), 4000, 2)}
+    models = {"loop": (mrpc_pairs(bench), 480, 1), "loop_tiny": (tiny_pairs(bench), 4000, 2)}
     for name, (pairs, rows, rounds) in models.items():
         if pairs is None:
             continue
