@@ -29,7 +29,7 @@ lint: $(STAMP) ## style, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-soak: $(STAMP) ## long fault injection: random kills and signals
+soak: $(STAMP) ## the long tests: random kills and signals, trials of fit, 100 M parameters
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m soak
 
 bench: $(STAMP) ## the figures of benchmarks/, as ratios

@@ -65,7 +65,9 @@ def live_bytes(facts: dict[str, Any], precision: str, folder: Path) -> list[dict
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
 
 
-@pytest.fixture(scope="module", params=[(TINY, "fp32"), (TINY, "bf16"), (HUNDRED_MILLION, "fp32")], ids=["tiny-fp32", "tiny-bf16", "100M-fp32"])
+@pytest.fixture(
+    scope="module", params=[(TINY, "fp32"), (TINY, "bf16"), pytest.param((HUNDRED_MILLION, "fp32"), marks=pytest.mark.soak)], ids=["tiny-fp32", "tiny-bf16", "100M-fp32"]
+)
 def measured(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, list[dict[str, dict[str, int]]]]:
     facts, precision = request.param
     return facts, precision, live_bytes(facts, precision, tmp_path_factory.mktemp("ranks"))
