@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 run: $(STAMP) ## the main job on the embedded default: DeepSpeed ZeRO-2 on two CPU ranks
 	$(BIN)/python -m runner
 
-test: $(STAMP) ## all tests but the long fault injection
+test: $(STAMP) ## all tests but the long ones
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest
 
 lint: $(STAMP) ## style, types
