@@ -121,14 +121,12 @@ def boot_id() -> str:
 
 def description(gpu_ids: str = "all") -> dict[str, Any]:
     """The record's `hardware`: host, processor, cores, memory in bytes, GPUs."""
-    import psutil
-
     return {
         "host": socket.gethostname(),
         "platform": platform.platform(),
         "cpu": cpu_name(),
         "cpu_cores": physical_cores(),
-        "memory_bytes": psutil.virtual_memory().total,
+        "memory_bytes": _host_memory_bytes(),
         "devices": [asdict(device) for device in visible_devices(gpu_ids)],
     }
 

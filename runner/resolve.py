@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from runner import machine, plan
 from runner.errors import Problem
@@ -120,9 +119,3 @@ def _why_not_deepspeed(config: RunConfig, total_steps_known: bool) -> str | None
     if config.scheduler.name == "linear" and not total_steps_known:
         return "the number of optimizer steps is not known before the data is read (train.max_steps would give it)"
     return None
-
-
-def changed_keys(config: RunConfig, section: str, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Keys of a section whose value differs from the schema's default."""
-    own, default = getattr(config, section), getattr(RunConfig(), section)
-    return {f"{section}.{key}": getattr(own, key) for key in keys if getattr(own, key) != getattr(default, key)}

@@ -10,22 +10,20 @@ import contextlib
 import gc
 import json
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runner.launch.lifeline import die_with_parent
+from runner.launch.lifeline import die_with_parent, leave_stopping_to_the_runner
 from runner.launch.preload import preload
 
 
 def main() -> None:
     """Serve requests until standard input ends or the runner does."""
     die_with_parent(int(sys.argv[1]))
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the runner decides how runs end
+    leave_stopping_to_the_runner()
     answers = os.fdopen(int(sys.argv[2]), "w", buffering=1)
     preload(sys.argv[3:])
     print(json.dumps({"event": "ready"}), file=answers)

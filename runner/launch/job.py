@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
 from runner import render, rundir
+from runner.launch.lifeline import leave_stopping_to_the_runner
 from runner.launch.rank import rank_entry
 from runner.schema import RunConfig
 
@@ -91,7 +91,6 @@ def start_method(config: RunConfig) -> str:
 
 
 def in_own_session() -> None:
-    """Leave the terminal's process group, and leave it to the runner how the run ends, also where every process gets the signal."""
+    """Leave the terminal's process group, and leave it to the runner how the run ends."""
     os.setsid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    leave_stopping_to_the_runner()

@@ -7,6 +7,13 @@ import os
 import signal
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)  # ask a run to end; SIGHUP: the terminal was closed
+
+
+def leave_stopping_to_the_runner() -> None:
+    """Ignore the signals that ask a run to end, also where every process of it gets them."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def die_with_parent(parent: int) -> None:

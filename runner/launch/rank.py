@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import rundir
-from runner.launch.lifeline import die_with_parent
+from runner.launch.lifeline import die_with_parent, leave_stopping_to_the_runner
 from runner.record import write_atomically
 from runner.secrets import redacted
 
@@ -34,8 +34,7 @@ def rank_entry(run_dir: str, parent: int) -> str:
     die_with_parent(parent)
     rank = int(os.environ["RANK"])
     _own_log(Path(run_dir), rank)
-    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the runner decides how a run ends
+    leave_stopping_to_the_runner()
     _keep_restarted(Path(run_dir), rank)
     _obey_only(parent, ended_marker(Path(run_dir), rank))
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # where it stands, when it hangs

@@ -17,12 +17,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from runner import machine, rundir
 from runner.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from runner.launch.lifeline import STOPPING, leave_stopping_to_the_runner
 from runner.outlet import Outlet
 from runner.schema import RunConfig
 from runner.train.progress import SAID, read_heartbeats
 
 STACKS_SECONDS = 1.0  # time for the ranks to write their stacks
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)  # SIGHUP: the terminal was closed
 
 
 class Interrupted(Exception):
@@ -70,8 +70,7 @@ def stopping() -> Iterator[Stopping]:
     try:
         yield state
     finally:
-        for number in STOPPING:
-            signal.signal(number, signal.SIG_IGN)
+        leave_stopping_to_the_runner()
 
 
 class Watch:
