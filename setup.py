@@ -2,7 +2,18 @@
 
 from setuptools import find_packages, setup
 
-DATA = ["**/*.yaml", "**/*.py", "**/*.json", "**/*.jsonl", "**/*.txt", "**/*.md", "**/*.j2", "**/*.css", "**/*.js", "py.typed"]
+DATA = [
+    "**/*.yaml",
+    "**/*.py",
+    "**/*.json",
+    "**/*.jsonl",
+    "**/*.txt",
+    "**/*.md",
+    "**/*.j2",
+    "**/*.css",
+    "**/*.js",
+    "py.typed",
+]
 
 setup(
     packages=[*find_packages(include=["runner", "runner.*"]), "runner.conf", "runner.recipes"],

@@ -17,7 +17,8 @@ from typing import Any
 from benchmarks import evaluation, growth, start_up, training
 from benchmarks.measure import Bench
 from benchmarks.result import Figure, markdown_table
-from runner import machine, provenance, record
+from runner import machine
+from runner.rundir import provenance, record
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"
@@ -33,7 +34,11 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
 def main() -> int:
     """Measure what was asked for; what was not keeps its place in results.json."""
     options = _options()
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() and options.only and not options.quick else {"figures": [], "growth": []}
+    known = (
+        json.loads(RESULTS.read_text())
+        if RESULTS.exists() and options.only and not options.quick
+        else {"figures": [], "growth": []}
+    )
     work = options.work or Path(tempfile.mkdtemp(prefix="benchmarks-"))
     (work / "runs").mkdir(parents=True, exist_ok=True)
     bench = Bench(work.resolve(), options.quick, max(1, machine.physical_cores() // 2))
@@ -52,9 +57,18 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one small measurement each, to try the harness; writes no results")
-    parser.add_argument("--only", nargs="*", choices=[*PARTS, *growth.PARTS], help="measure these parts only; the others keep their last results")
-    parser.add_argument("--work", type=Path, help="folder for models, caches and runs, kept; default: a new temporary one")
+    parser.add_argument(
+        "--quick", action="store_true", help="one small measurement each, to try the harness; writes no results"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        choices=[*PARTS, *growth.PARTS],
+        help="measure these parts only; the others keep their last results",
+    )
+    parser.add_argument(
+        "--work", type=Path, help="folder for models, caches and runs, kept; default: a new temporary one"
+    )
     return parser.parse_args()
 
 
@@ -62,10 +76,14 @@ def _measure(bench: Bench, name: str, results: dict[str, Any]) -> None:
     """One part, into `results` in the place of its earlier one."""
     if name in growth.PARTS:
         series = growth.PARTS[name](bench)
-        results["growth"] = _in_order([*(item for item in results["growth"] if item["name"] != name), series], list(growth.PARTS), "name")
+        results["growth"] = _in_order(
+            [*(item for item in results["growth"] if item["name"] != name), series], list(growth.PARTS), "name"
+        )
         return
     figures = [figure.as_dict() for figure in PARTS[name](bench)]
-    results["figures"] = _in_order([*(item for item in results["figures"] if item["part"] != name), *figures], list(PARTS), "part")
+    results["figures"] = _in_order(
+        [*(item for item in results["figures"] if item["part"] != name), *figures], list(PARTS), "part"
+    )
 
 
 def _in_order(items: list[dict[str, Any]], order: list[str], key: str) -> list[dict[str, Any]]:
@@ -91,7 +109,11 @@ def markdown(results: dict[str, Any]) -> str:
         "",
         f"`python -m benchmarks` (`make bench`), {results['measured_at']}, commit {str(results['code']['git_commit'])[:10]}, {results['seconds'] / 60:.0f} minutes for what was measured last.",
         f"Machine: {hardware['cpu']}, {hardware['cpu_cores']} cores. "
-        + ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "transformers", "accelerate", "deepspeed") if name in versions)
+        + ", ".join(
+            f"{name} {versions[name]}"
+            for name in ("python", "torch", "transformers", "accelerate", "deepspeed")
+            if name in versions
+        )
         + ".",
         "Medians; ± is the largest distance from the median. Ratios are those of medians, runner ÷ baseline, taken alternately in one run.",
         "",

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from runner import places
+from runner import paths
 from runner.compose import compose_run
 from runner.recipe import load_recipe
 from runner.train import assets
@@ -26,11 +26,19 @@ POSITIONS = 128
 
 def main() -> None:
     torch.set_num_threads(1)
-    weights = ["model.init=pretrained", f"model.path={sys.argv[1]}", "model.tokenizer=null"] if len(sys.argv) > 1 else []
-    lines = (places.samples_dir() / "dialogues/validation.jsonl").read_text().splitlines()
+    weights = (
+        ["model.init=pretrained", f"model.path={sys.argv[1]}", "model.tokenizer=null"] if len(sys.argv) > 1 else []
+    )
+    lines = (paths.samples_dir() / "dialogues/validation.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     for early in ("false", "true"):
-        overrides = ["recipe=blenderbot_mudoconv", "model=blenderbot_tiny", "task.num_beams=10", f"task.early_stopping={early}", *weights]
+        overrides = [
+            "recipe=blenderbot_mudoconv",
+            "model=blenderbot_tiny",
+            "task.num_beams=10",
+            f"task.early_stopping={early}",
+            *weights,
+        ]
         recipe = load_recipe(compose_run(overrides).config)
         tokenizer = assets.build_tokenizer(recipe.config)
         model = assets.build_model(recipe, tokenizer)[0].eval()
@@ -39,12 +47,20 @@ def main() -> None:
         for padded in (False, True):
             seconds, replies = measure(recipe, model, tokenizer, features, padded)
             score = recipe.score(replies, made["reference"])["bleu"]
-            print(f"early_stopping={early:<5} {'unsorted, padded to 128' if padded else 'as the runner does it':<24} {seconds:6.2f} s   BLEU {score:.2f}")
+            print(
+                f"early_stopping={early:<5} {'unsorted, padded to 128' if padded else 'as the runner does it':<24} {seconds:6.2f} s   BLEU {score:.2f}"
+            )
 
 
-def measure(recipe: Any, model: Any, tokenizer: Any, features: list[dict[str, Any]], padded: bool) -> tuple[float, list[str]]:
+def measure(
+    recipe: Any, model: Any, tokenizer: Any, features: list[dict[str, Any]], padded: bool
+) -> tuple[float, list[str]]:
     """Seconds to generate all replies, and the replies in row order."""
-    order = list(range(len(features))) if padded else sorted(range(len(features)), key=lambda index: -recipe.length(features[index]))
+    order = (
+        list(range(len(features)))
+        if padded
+        else sorted(range(len(features)), key=lambda index: -recipe.length(features[index]))
+    )
     replies: dict[int, str] = {}
     began = time.perf_counter()
     with torch.no_grad():

@@ -25,7 +25,12 @@ def by_ranks(bench: Bench) -> Series:
     pairs = tiny_pairs(bench)
     rows = []
     for ranks in RANKS:
-        done, record = bench.runner(*pairs.runner(), f"train.max_steps={FEW_STEPS}", f"launcher.num_processes={ranks}", "launcher.omp_num_threads=1")
+        done, record = bench.runner(
+            *pairs.runner(),
+            f"train.max_steps={FEW_STEPS}",
+            f"launcher.num_processes={ranks}",
+            "launcher.omp_num_threads=1",
+        )
         ours = first_step_seconds(done, record)
         done, figures = bench.launch("classification.py", *pairs.script(), "--max_steps", str(FEW_STEPS), ranks=ranks)
         rows.append({"ranks": ranks, "runner s": ours, "baseline s": figures["first_step_at"] - done.started})
@@ -39,7 +44,16 @@ def by_rows(bench: Bench) -> Series:
     for count in ROWS[:1] if bench.quick else ROWS:
         path = generated_rows(bench, count)
         answer = bench.work / "prepared.json"
-        bench.run([sys.executable, "-m", "benchmarks.prepare_rows", str(path), str(bench.work / f"prepared_{time.monotonic_ns()}"), str(answer)])
+        bench.run(
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.prepare_rows",
+                str(path),
+                str(bench.work / f"prepared_{time.monotonic_ns()}"),
+                str(answer),
+            ]
+        )
         found = json.loads(answer.read_text())
         rows.append(
             {
@@ -70,7 +84,9 @@ def by_records(bench: Bench) -> Series:
     rows = []
     for count in RECORDS[:2] if bench.quick else RECORDS:
         seconds = measure(count)
-        rows.append({"records": count, "s": sum(seconds.values()), **{f"{name} s": value for name, value in seconds.items()}})
+        rows.append(
+            {"records": count, "s": sum(seconds.values()), **{f"{name} s": value for name, value in seconds.items()}}
+        )
     return {"name": "records", "what": "`report`, against records", "rows": rows, "notes": []}
 
 
@@ -83,7 +99,15 @@ def by_cells(bench: Bench) -> Series:
         records = sweep(bench, pairs, count, *small)
         wall = time.monotonic() - began
         inside = sum(record["wall_seconds"] for record in records)
-        rows.append({"cells": count, "whole sweep s": wall, "s a cell": wall / count, "outside the runs s": wall - inside, "outside, a cell s": (wall - inside) / count})
+        rows.append(
+            {
+                "cells": count,
+                "whole sweep s": wall,
+                "s a cell": wall / count,
+                "outside the runs s": wall - inside,
+                "outside, a cell s": (wall - inside) / count,
+            }
+        )
     return {
         "name": "cells",
         "what": "A sweep of runs of one optimizer step, against cells",

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from runner import rundir
 from runner.recipe import load_recipe
 from runner.train import loop, optimization, worker
-from runner.train.checkpoint import Checkpoints
+from runner.train.checkpointing import Checkpoints
 from runner.train.faults import Faults
 from runner.train.progress import Heartbeat, MetricsLog
 from runner.train.ranks import build_accelerator
@@ -74,7 +74,16 @@ def _run(run_dir: Path) -> TakingTurns:
     config = rundir.read_config(run_dir)
     accelerator = build_accelerator(config)
     rank = accelerator.process_index
-    run = TakingTurns(run_dir, config, time.monotonic(), PhaseClock(), load_recipe(config), accelerator, Heartbeat(run_dir, rank), Faults(rank))
+    run = TakingTurns(
+        run_dir,
+        config,
+        time.monotonic(),
+        PhaseClock(),
+        load_recipe(config),
+        accelerator,
+        Heartbeat(run_dir, rank),
+        Faults(rank),
+    )
     run.clock.on_entry = run.faults
     worker._load_data(run)
     model = worker._load_model(run)

@@ -76,10 +76,20 @@ class Bench:
             BenchmarkError: when it fails, unless it may.
         """
         started = time.monotonic()
-        done = subprocess.run(command, capture_output=True, text=True, env=self.environment(**variables), cwd=self.work, timeout=LIMIT_SECONDS, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=self.environment(**variables),
+            cwd=self.work,
+            timeout=LIMIT_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
         seconds = time.monotonic() - started
         if done.returncode and not may_fail:
-            raise BenchmarkError(f"{shlex.join(command)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
+            raise BenchmarkError(
+                f"{shlex.join(command)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}"
+            )
         return Done(started, seconds, done.returncode, done.stdout + done.stderr)
 
     def runner(self, *arguments: str) -> tuple[Done, dict[str, Any]]:
@@ -100,7 +110,9 @@ class Bench:
             raise BenchmarkError(f"{shlex.join(command)} ended with {done.returncode}:\n{done.output[-3000:]}")
         figures = json.loads(path.read_text())
         if figures["world_size"] != (ranks or self.ranks) or figures["launcher"] != "DEEPSPEED":
-            raise BenchmarkError(f"the baseline did not run as asked: {figures['world_size']} ranks, {figures['launcher']}")
+            raise BenchmarkError(
+                f"the baseline did not run as asked: {figures['world_size']} ranks, {figures['launcher']}"
+            )
         return done, figures
 
 
@@ -113,7 +125,16 @@ def launch_command(ranks: int) -> list[str]:
     """`accelerate launch …` of this interpreter's environment, on a free port."""
     program = Path(sys.executable).with_name("accelerate")
     accelerate = str(program) if program.exists() else shutil.which("accelerate") or "accelerate"
-    return [accelerate, "launch", "--config_file", str(BASELINE / "deepspeed_zero2.yaml"), "--num_processes", str(ranks), "--main_process_port", "0"]
+    return [
+        accelerate,
+        "launch",
+        "--config_file",
+        str(BASELINE / "deepspeed_zero2.yaml"),
+        "--num_processes",
+        str(ranks),
+        "--main_process_port",
+        "0",
+    ]
 
 
 def typed(command: list[str]) -> str:

@@ -53,7 +53,14 @@ BLENDERBOT_400M: dict[str, Any] = {
     "decoder_ffn_dim": 5120,
     "max_position_embeddings": 128,
 }
-GPT2_XL: dict[str, Any] = {"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25, "n_positions": 1024, "vocab_size": 50257}
+GPT2_XL: dict[str, Any] = {
+    "model_type": "gpt2",
+    "n_embd": 1600,
+    "n_layer": 48,
+    "n_head": 25,
+    "n_positions": 1024,
+    "vocab_size": 50257,
+}
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,9 @@ def _bpe_lengths(pairs: list[tuple[str, str]]) -> Iterator[int]:
 def cases(mrpc_length: int) -> list[Case]:
     """The published runs on today's stack with the runner's defaults; two ranks unless said otherwise."""
     deberta = Workload(Architecture.of("encoder", DEBERTA_XL), source_length=mrpc_length, precision="fp16")
-    blenderbot = Workload(Architecture.of("seq2seq", BLENDERBOT_400M), source_length=128, target_length=64, precision="fp16")
+    blenderbot = Workload(
+        Architecture.of("seq2seq", BLENDERBOT_400M), source_length=128, target_length=64, precision="fp16"
+    )
     gpt2 = Workload(Architecture.of("causal_lm", GPT2_XL), source_length=128, precision="fp16")
     offloaded = replace(gpt2, zero_stage=3, offload_optimizer="cpu", offload_params="cpu", num_processes=1)
     return [
@@ -123,13 +132,17 @@ def as_measured_in_2022(case: Case) -> Case:
     """
     workload = case.workload
     architecture = workload.architecture
-    eager = Architecture.of(architecture.family, architecture.mapping() | {"attn_implementation": "eager"}, architecture.num_labels)
+    eager = Architecture.of(
+        architecture.family, architecture.mapping() | {"attn_implementation": "eager"}, architecture.num_labels
+    )
     old = replace(
         workload,
         architecture=eager,
         gradients_kept_between_steps=workload.launcher == "ddp",
         optimizer_kernel="loop" if workload.launcher == "ddp" else "fused",
-        buckets=Buckets(reduce_bucket_size=500_000_000, allgather_bucket_size=500_000_000, overlap_comm=workload.stage == 3),
+        buckets=Buckets(
+            reduce_bucket_size=500_000_000, allgather_bucket_size=500_000_000, overlap_comm=workload.stage == 3
+        ),
     )
     return replace(case, workload=old)
 
@@ -168,7 +181,9 @@ def main() -> None:
     length = max(*words, *pieces)
     for stand_in, lengths in (("words and punctuation", words), ("BPE of 16,000 pieces", pieces)):
         ordered = sorted(lengths)
-        print(f"- {stand_in}: mean {sum(lengths) / len(lengths):.0f}, 95th percentile {ordered[int(0.95 * len(ordered))]}, longest {ordered[-1]} tokens")
+        print(
+            f"- {stand_in}: mean {sum(lengths) / len(lengths):.0f}, 95th percentile {ordered[int(0.95 * len(ordered))]}, longest {ordered[-1]} tokens"
+        )
     print()
     print("\n".join(table(length)))
     print()

@@ -44,7 +44,13 @@ class Watched:
 
 def main(data: str, cache: str, answer: str) -> None:
     """Prepare twice: made, then found."""
-    overrides = ["dataset=files", f"dataset.train={data}", f"dataset.validation={SAMPLE}", "dataset.label_names=['0','1']", f"cache_dir={cache}"]
+    overrides = [
+        "dataset=files",
+        f"dataset.train={data}",
+        f"dataset.validation={SAMPLE}",
+        "dataset.label_names=['0','1']",
+        f"cache_dir={cache}",
+    ]
     checked = check(compose_run([*overrides, f"hydra.run.dir={cache}/run"]), starting=False)
     tokenizer = assets.build_tokenizer(checked.config)
     tokenizer(["warm", "up"])
@@ -55,7 +61,9 @@ def main(data: str, cache: str, answer: str) -> None:
     began = time.monotonic()
     prepare_split(checked.recipe, tokenizer, "train")
     again = time.monotonic() - began
-    Path(answer).write_text(json.dumps({"seconds": seconds, "again_seconds": again, "own_memory_bytes": memory.peak - memory.start}))
+    Path(answer).write_text(
+        json.dumps({"seconds": seconds, "again_seconds": again, "own_memory_bytes": memory.peak - memory.start})
+    )
 
 
 if __name__ == "__main__":

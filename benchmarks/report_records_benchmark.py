@@ -44,7 +44,12 @@ def measure(count: int) -> dict[str, float]:
         marks.append(time.perf_counter())
         print_comparison(comparison, Console(file=io.StringIO(), width=160))
         marks.append(time.perf_counter())
-    return {step: after - before for step, before, after in zip(("find and read", "compare", "as csv", "as table"), marks, marks[1:], strict=False)}
+    return {
+        step: after - before
+        for step, before, after in zip(
+            ("find and read", "compare", "as csv", "as table"), marks, marks[1:], strict=False
+        )
+    }
 
 
 def main(count: int) -> None:

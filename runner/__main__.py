@@ -13,7 +13,7 @@ import importlib
 import sys
 from collections.abc import Callable
 
-from runner.outlet import give_up_output, hand_on, open_streams
+from runner.cli.safe_stdout import give_up_output, hand_on, open_streams
 
 HELP_FLAGS = ("-h", "--help")
 
@@ -24,7 +24,7 @@ VERBS = {
     "estimate": "bytes per rank and per host for this configuration and its alternatives",
     "fit": "find the largest micro batch, or the fastest configuration, that really fits",
     "report": "compare runs: table, markdown, csv, json or an HTML page",
-    "resume": "go on with an interrupted run from its last checkpoint",
+    "resume": "resume an interrupted run from its last checkpoint",
     "new": "start your own recipe as a copy of one of ours",
     "doctor": "what this machine can do, problems first",
     "cache": "what lies in the caches, and how large it is; `cache clean` removes what the runner made",
@@ -59,7 +59,11 @@ def main() -> int:
 
         return _delivered(lambda: print(__version__))
     verb = arguments.pop(0) if arguments and arguments[0] in VERBS else "run"
-    flags = [argument for argument in arguments if verb == "run" and argument.startswith("-") and argument not in ("-m", "--multirun", *HELP_FLAGS)]
+    flags = [
+        argument
+        for argument in arguments
+        if verb == "run" and argument.startswith("-") and argument not in ("-m", "--multirun", *HELP_FLAGS)
+    ]
     if flags:
         return _unknown_flag(flags[0])
     unknown = [argument for argument in arguments[:1] if verb == "run" and argument.isidentifier()]
@@ -74,7 +78,7 @@ def _guarded(verb: str, arguments: list[str]) -> int:
 
 
 def _answer(verb: str, arguments: list[str]) -> int | None:
-    module = importlib.import_module(f"runner.verbs.{verb}")
+    module = importlib.import_module(f"runner.cli.{verb}")
     usage = getattr(module, "USAGE", None)  # the other verbs parse flags, and tell of them themselves
     if usage and any(argument in HELP_FLAGS for argument in arguments):
         print(usage)
@@ -106,12 +110,18 @@ def _delivered(answer: Callable[[], int | None], resumable: bool = False) -> int
         return 0  # the reader of our output went away (`| head`)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:  # wherever a path was asked for
-            return _told(f"error: {error.filename}: this name is too long for a file; choose a shorter one", EXIT_BAD_REQUEST)
+            return _told(
+                f"error: {error.filename}: this name is too long for a file; choose a shorter one", EXIT_BAD_REQUEST
+            )
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         if error.filename is None:
             hand_on()
-        way = "make room, then go on with python -m runner resume RUN_DIR" if resumable else "make room, then type the command again"
+        way = (
+            "make room, then resume with python -m runner resume RUN_DIR"
+            if resumable
+            else "make room, then type the command again"
+        )
         return _told(f"error: {error.filename or 'a file or standard output'}: disk full; {way}", EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -127,7 +137,11 @@ def _unknown_flag(flag: str) -> int:
     """Hydra's own flags have verbs here."""
     hints = {"--cfg": "render", "-c": "render", "--resolve": "render", "--info": "doctor", "-i": "doctor"}
     verb = hints.get(flag.partition("=")[0])
-    hint = f"`python -m runner {verb}` shows that" if verb else "flags are -m, --help and --version; see `python -m runner --help`"
+    hint = (
+        f"`python -m runner {verb}` shows that"
+        if verb
+        else "flags are -m, --help and --version; see `python -m runner --help`"
+    )
     print(f"error: {flag}: there is no such flag; {hint}", file=sys.stderr)
     return 2
 
@@ -143,8 +157,8 @@ def _unknown_verb(word: str) -> int:
 
 def _groups() -> str:
     """Options by group, without importing Hydra."""
-    from runner.catalogue import option_files
-    from runner.places import conf_dir
+    from runner.config.catalogue import option_files
+    from runner.paths import conf_dir
 
     names = sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
     return "\n".join(f"  {name:<11} {', '.join(sorted(option_files(name)))}" for name in names if option_files(name))

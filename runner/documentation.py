@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from runner.catalogue import option_files
 from runner.compose.app import group_options
-from runner.schema import RunConfig
+from runner.config.catalogue import option_files
+from runner.config.schema import RunConfig
 
 OPENING = """# Configuration
 
-Written from `runner/schema.py` and `conf/` by `make docs`; `python -m runner keys [TEXT]` prints the same keys.
+Written from `runner/config/schema.py` and `conf/` by `make docs`; `python -m runner keys [TEXT]` prints the same keys.
 A key is set with `section.key=value`, a group's option with `group=option`. An unknown key, a wrong type and a
 value out of range are errors, and so is a key that nothing in the run would read.
 """
@@ -23,7 +23,11 @@ def page() -> str:
 
 def _groups() -> list[str]:
     lines = ["| group | options |", "|---|---|"]
-    return lines + [f"| `{group}` | {', '.join(f'`{option}`' for option in options)} |" for group, options in group_options().items() if options and option_files(group)]
+    return lines + [
+        f"| `{group}` | {', '.join(f'`{option}`' for option in options)} |"
+        for group, options in group_options().items()
+        if options and option_files(group)
+    ]
 
 
 def _sections() -> list[str]:

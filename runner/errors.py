@@ -20,19 +20,19 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Problem:
-    """One finding: the key and value it is about, why it is wrong, and the override that mends it."""
+    """One finding: the key and value it is about, why it is wrong, and the override that fixes it."""
 
     key: str
     value: object
     why: str
-    mend: str = ""
+    fix: str = ""
     severity: Severity = "error"
 
     def line(self) -> str:
         """The finding as one line, as a user reads it."""
         subject = self.key if self.value is None else f"{self.key}={_short(self.value)}"
         text = f"{self.severity}: {subject}: {self.why}"
-        return f"{text}; {self.mend}" if self.mend else text
+        return f"{text}; {self.fix}" if self.fix else text
 
 
 class RequestError(Exception):

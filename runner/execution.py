@@ -13,20 +13,21 @@ from typing import Any
 
 from rich.console import Console
 
-from runner import metrics, plan, render, rundir
+from runner import metrics, render, rundir
 from runner.checkpoint.folders import newest, remove_converted
+from runner.config import plan
+from runner.config.resolve import resolve_owners
 from runner.deepspeed_json import fill
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUT_OF_MEMORY, EXIT_PREEMPTED
-from runner.launch.local import Host, HostDied
+from runner.launch.host_client import Host, HostDied
 from runner.launch.memory_advice import memory_advice
-from runner.launch.ops import Ahead, BuildFailed, needed_ops
-from runner.launch.outcome import Failure, first_failure
+from runner.launch.ops import BuildFailed, OpBuilder, needed_ops
 from runner.launch.swap import swap_files
-from runner.launch.watch import Interrupted, Standstill, Stopping, Watch
+from runner.launch.watch import Interrupted, StallDetected, Stopping, Watch
 from runner.preflight import Checked
 from runner.preflight.assets import resolved_assets
-from runner.record import Record, now
-from runner.resolve import resolve_owners
+from runner.rundir.failure import Failure, first_failure
+from runner.rundir.record import Record, now
 
 PREDICTION_SECONDS = 10.0  # longest wait for the memory prediction at the end of a run
 
@@ -50,7 +51,9 @@ class Ended:
         """The command's exit status."""
         if self.status == "failed" and self.failure is not None and self.failure.out_of_memory:
             return EXIT_OUT_OF_MEMORY
-        return {"completed": EXIT_COMPLETED, "preempted": EXIT_PREEMPTED, "interrupted": EXIT_INTERRUPTED}.get(self.status, EXIT_FAILED)
+        return {"completed": EXIT_COMPLETED, "preempted": EXIT_PREEMPTED, "interrupted": EXIT_INTERRUPTED}.get(
+            self.status, EXIT_FAILED
+        )
 
 
 @dataclass
@@ -84,7 +87,11 @@ def _open(request: Request) -> None:
     record.data = rundir.opening_record(checked.config, typed_command(), request.overrides)
     record.data["runner"]["started_monotonic"] = request.started_monotonic
     record.data |= {"run_id": run_dir.name, "notices": [problem.line() for problem in checked.notices]}
-    record.data |= {"assets": resolved_assets(checked.config), "metric_versions": metrics.versions(list(checked.recipe.metrics)), **request.extra}
+    record.data |= {
+        "assets": resolved_assets(checked.config),
+        "metric_versions": metrics.versions(list(checked.recipe.metrics)),
+        **request.extra,
+    }
     record.update(attempts=[{"started_at": now(), "status": "running"}], artifacts=_artifacts(run_dir))
 
 
@@ -102,16 +109,24 @@ def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) 
             outcome = host.run("run", run_dir, request.environment, watch)
         except Interrupted:
             return _close(run_dir, "interrupted", Failure(None, "ended at once, as asked", run_dir / rundir.LOGS))
-        except Standstill as stalled:
+        except StallDetected as stalled:
             return _close(run_dir, "failed", Failure(None, str(stalled), run_dir / rundir.LOGS))
         except HostDied as died:
-            return _close(run_dir, "failed", Failure(None, f"the host process ended: {died}", run_dir / rundir.LOGS / "launch.log"))
+            return _close(
+                run_dir,
+                "failed",
+                Failure(None, f"the host process ended: {died}", run_dir / rundir.LOGS / "launch.log"),
+            )
         except StoppedEarly:
             return _close(run_dir, "preempted", None)
         except (PreparationFailed, BuildFailed) as failed:
             return _close(run_dir, "failed", Failure(None, str(failed), run_dir / rundir.LOGS / "launch.log"))
         except Exception as error:  # none of ours is known: it is raised on, with the record closed
-            _close(run_dir, "failed", Failure(None, f"the runner failed: {type(error).__name__}: {error}", run_dir / rundir.LOGS))
+            _close(
+                run_dir,
+                "failed",
+                Failure(None, f"the runner failed: {type(error).__name__}: {error}", run_dir / rundir.LOGS),
+            )
             raise
     if outcome["status"] == "failed":
         return _close(run_dir, "failed", first_failure(run_dir, outcome))
@@ -133,7 +148,11 @@ def _build_ops(request: Request, host: Host, watch: Watch, stop: Stopping, conso
     checked = request.checked
     needed = needed_ops(checked.config, checked.user_json)
     say = partial(console.print, highlight=False, markup=False)
-    seconds = Ahead(checked.config, host, checked.run_dir, request.environment, watched, say).build(needed) if needed else {}
+    seconds = (
+        OpBuilder(checked.config, host, checked.run_dir, request.environment, watched, say).build(needed)
+        if needed
+        else {}
+    )
     if seconds:
         Record.read(checked.run_dir).update(op_build_seconds=seconds)
 
@@ -153,7 +172,9 @@ def _prepare(request: Request, host: Host, watch: Watch) -> None:
     resolve_owners(checked.config, total_steps_known=True)
     if checked.user_json is not None:
         checked.user_json = fill(checked.user_json, checked.config, checked.total_steps)
-    render.write(render.render(checked.config, checked.run_dir, checked.total_steps, checked.user_json), checked.run_dir)
+    render.write(
+        render.render(checked.config, checked.run_dir, checked.total_steps, checked.user_json), checked.run_dir
+    )
 
 
 def _close(run_dir: Path, status: str, failure: Failure | None) -> Ended:
@@ -165,7 +186,9 @@ def _close(run_dir: Path, status: str, failure: Failure | None) -> Ended:
     record.data.setdefault("artifacts", {})["logs"] = "logs"
     if failure is not None:
         told = {"rank": failure.rank, "log": str(failure.log), "out_of_memory": failure.out_of_memory, **failure.facts}
-        record.data["failure"] = told | ({"advice": memory_advice(rundir.read_config(run_dir), told)} if failure.out_of_memory else {})
+        record.data["failure"] = told | (
+            {"advice": memory_advice(rundir.read_config(run_dir), told)} if failure.out_of_memory else {}
+        )
     record.data["memory_prediction"] = _prediction(run_dir, status)
     if "assets" in record.data:
         record.data["assets"] = resolved_assets(rundir.read_config(run_dir))  # what was downloaded has a commit by now
@@ -196,7 +219,12 @@ def _stopped(run_dir: Path, step: int) -> str:
 
 
 def _artifacts(run_dir: Path) -> dict[str, str]:
-    names = {"config": rundir.CONFIG_FILE, "accelerate_config": rundir.ACCELERATE_FILE, "deepspeed_config": rundir.DEEPSPEED_FILE, "command": rundir.COMMAND_FILE}
+    names = {
+        "config": rundir.CONFIG_FILE,
+        "accelerate_config": rundir.ACCELERATE_FILE,
+        "deepspeed_config": rundir.DEEPSPEED_FILE,
+        "command": rundir.COMMAND_FILE,
+    }
     return {key: name for key, name in names.items() if (run_dir / name).exists()}
 
 

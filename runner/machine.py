@@ -37,7 +37,9 @@ def installed_devices() -> tuple[Device, ...]:
     """All GPUs of the machine, whatever is visible; empty without a working nvidia-smi."""
     injected = os.environ.get(DEVICES_VARIABLE)
     if injected is not None:
-        return tuple(Device(**{**item, "compute_capability": tuple(item["compute_capability"])}) for item in json.loads(injected))
+        return tuple(
+            Device(**{**item, "compute_capability": tuple(item["compute_capability"])}) for item in json.loads(injected)
+        )
     if shutil.which("nvidia-smi") is None:
         return ()
     query = ["nvidia-smi", "--query-gpu=index,name,memory.total,compute_cap,uuid", "--format=csv,noheader,nounits"]
@@ -79,7 +81,11 @@ def _named(devices: list[Device], part: str) -> list[Device]:
     """The device that a part of CUDA_VISIBLE_DEVICES means: its index, the beginning of its UUID, or a slice's (MIG) UUID."""
     if part.startswith("MIG-"):
         return _slice(devices, part)
-    return [device for device in devices if part == str(device.index) or (part.startswith("GPU-") and device.uuid.startswith(part))][:1]
+    return [
+        device
+        for device in devices
+        if part == str(device.index) or (part.startswith("GPU-") and device.uuid.startswith(part))
+    ][:1]
 
 
 def _slice(devices: list[Device], part: str) -> list[Device]:
@@ -88,8 +94,14 @@ def _slice(devices: list[Device], part: str) -> list[Device]:
     for line in _listed():
         if heading := re.match(r"GPU (\d+):", line):
             card = next((device for device in devices if device.index == int(heading[1])), None)
-        elif card and (found := re.match(r"\s+MIG (\S*?(\d+)gb\S*)\s.*UUID: (MIG-[^)]+)\)", line)) and found[3].startswith(part):
-            return [replace(card, name=f"{card.name} MIG {found[1]}", memory_bytes=int(found[2]) * 2**30, uuid=found[3])]
+        elif (
+            card
+            and (found := re.match(r"\s+MIG (\S*?(\d+)gb\S*)\s.*UUID: (MIG-[^)]+)\)", line))
+            and found[3].startswith(part)
+        ):
+            return [
+                replace(card, name=f"{card.name} MIG {found[1]}", memory_bytes=int(found[2]) * 2**30, uuid=found[3])
+            ]
     return []
 
 
@@ -97,7 +109,11 @@ def _slice(devices: list[Device], part: str) -> list[Device]:
 def _listed() -> tuple[str, ...]:
     """Cards and their slices, as `nvidia-smi -L` lists them."""
     try:
-        return tuple(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10, check=True).stdout.splitlines())
+        return tuple(
+            subprocess.run(
+                ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10, check=True
+            ).stdout.splitlines()
+        )
     except (OSError, subprocess.SubprocessError):
         return ()
 
@@ -135,6 +151,8 @@ def cpu_name() -> str:
     """The processor, as the kernel calls it."""
     try:
         with open("/proc/cpuinfo") as file:
-            return next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), platform.machine())
+            return next(
+                (line.partition(":")[2].strip() for line in file if line.startswith("model name")), platform.machine()
+            )
     except OSError:
         return platform.processor() or platform.machine()

@@ -11,9 +11,15 @@ from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
 
-from runner.later import imported_when_called
+from runner.lazy_import import imported_when_called
 
-LIBRARIES = {"accuracy": "scikit-learn", "f1": "scikit-learn", "bleu": "sacrebleu", "loss": "torch", "perplexity": "torch"}
+LIBRARIES = {
+    "accuracy": "scikit-learn",
+    "f1": "scikit-learn",
+    "bleu": "sacrebleu",
+    "loss": "torch",
+    "perplexity": "torch",
+}
 LARGEST_EXPONENT = 709.0  # exp of more is no finite float64
 
 
@@ -34,8 +40,12 @@ def _classification_metric() -> Any:
         """Accuracy and F1 as GLUE's MRPC defines them: F1 of class 1 for two classes, macro F1 for more."""
 
         def _info(self) -> evaluate.MetricInfo:
-            features = datasets.Features({"predictions": datasets.Value("int64"), "references": datasets.Value("int64")})
-            return evaluate.MetricInfo(description="accuracy and F1", citation="", inputs_description="", features=features)
+            features = datasets.Features(
+                {"predictions": datasets.Value("int64"), "references": datasets.Value("int64")}
+            )
+            return evaluate.MetricInfo(
+                description="accuracy and F1", citation="", inputs_description="", features=features
+            )
 
         def _compute(self, predictions: list[int], references: list[int], average: str = "binary") -> dict[str, float]:
             return {
@@ -55,7 +65,9 @@ def classification(predictions: list[int], references: list[int], num_labels: in
         num_labels: with 2, F1 is that of class 1 (as in GLUE); with more, the unweighted mean over classes.
     """
     average = "binary" if num_labels == 2 else "macro"
-    scores: dict[str, float] = _classification_metric().compute(predictions=predictions, references=references, average=average)
+    scores: dict[str, float] = _classification_metric().compute(
+        predictions=predictions, references=references, average=average
+    )
     return scores
 
 
@@ -71,7 +83,9 @@ def _bleu_metric() -> Any:
         """Corpus BLEU with sacrebleu's defaults: 13a tokenisation, mixed case, exponential smoothing, one reference."""
 
         def _info(self) -> evaluate.MetricInfo:
-            features = datasets.Features({"predictions": datasets.Value("string"), "references": datasets.Value("string")})
+            features = datasets.Features(
+                {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
+            )
             return evaluate.MetricInfo(description="corpus BLEU", citation="", inputs_description="", features=features)
 
         def _compute(self, predictions: list[str], references: list[str]) -> dict[str, float]:
@@ -100,7 +114,12 @@ def corpus_bleu(predictions: list[str], references: list[str]) -> dict[str, floa
 
 def import_libraries(names: Iterable[str]) -> None:
     """Import what these metrics need (0.4 s and more), so that no evaluation's time has it in it. Names of a user's own mean nothing here."""
-    for name, build in {"f1": _classification_metric, "accuracy": _classification_metric, "bleu": _bleu_metric, "perplexity": _perplexity_metric}.items():
+    for name, build in {
+        "f1": _classification_metric,
+        "accuracy": _classification_metric,
+        "bleu": _bleu_metric,
+        "perplexity": _perplexity_metric,
+    }.items():
         if name in names:
             build()
 
@@ -116,7 +135,9 @@ def _perplexity_metric() -> Any:
         """Mean loss per token, and its exponential. `predictions` are summed losses, `references` token counts."""
 
         def _info(self) -> evaluate.MetricInfo:
-            features = datasets.Features({"predictions": datasets.Value("float64"), "references": datasets.Value("int64")})
+            features = datasets.Features(
+                {"predictions": datasets.Value("float64"), "references": datasets.Value("int64")}
+            )
             return evaluate.MetricInfo(description="perplexity", citation="", inputs_description="", features=features)
 
         def _compute(self, predictions: list[float], references: list[int]) -> dict[str, float]:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
-from runner import places
+from runner import paths
+from runner.config.schema import RunConfig, integer_text, no_truth_value
 from runner.errors import Problem, RequestError
-from runner.schema import RunConfig, integer_text, no_truth_value
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +72,10 @@ class Recipe:
 
     def texts(self, rows: dict[str, list[Any]], name: str) -> list[Any]:
         """Like `values`, with numbers as the text they are in a csv."""
-        return [value if value is None or isinstance(value, (list, dict)) else str(value) for value in self.values(rows, name)]
+        return [
+            value if value is None or isinstance(value, (list, dict)) else str(value)
+            for value in self.values(rows, name)
+        ]
 
     def max_positions(self) -> dict[str, int]:
         """Longest sequences the model sees with these options: key of `task` → tokens."""
@@ -85,7 +88,12 @@ class Recipe:
             limit: positions of the model, in tokens.
         """
         return [
-            Problem(f"task.{key}", tokens, f"model={self.config.model.name} has {limit} positions", f"use task.{key}={limit}")
+            Problem(
+                f"task.{key}",
+                tokens,
+                f"model={self.config.model.name} has {limit} positions",
+                f"use task.{key}={limit}",
+            )
             for key, tokens in self.max_positions().items()
             if tokens > limit
         ]
@@ -149,16 +157,24 @@ def parse_options(recipe: type[Recipe], task: dict[str, Any]) -> Options:
     try:
         return recipe.Options.model_validate(task)
     except ValidationError as error:
-        raise RequestError([_option_problem(recipe, item["type"], item["loc"], item["input"], item["msg"]) for item in error.errors()]) from None
+        raise RequestError(
+            [_option_problem(recipe, item["type"], item["loc"], item["input"], item["msg"]) for item in error.errors()]
+        ) from None
 
 
-def _option_problem(recipe: type[Recipe], kind: str, location: tuple[int | str, ...], value: object, message: str) -> Problem:
+def _option_problem(
+    recipe: type[Recipe], kind: str, location: tuple[int | str, ...], value: object, message: str
+) -> Problem:
     key = "task." + ".".join(map(str, location))
     if kind == "extra_forbidden":
-        return Problem(key, value, "this recipe reads no such key", f"it has {', '.join(recipe.Options.model_fields) or 'none'}")
+        return Problem(
+            key, value, "this recipe reads no such key", f"it has {', '.join(recipe.Options.model_fields) or 'none'}"
+        )
     reason = message.removeprefix("Value error, ")
     field = recipe.Options.model_fields.get(str(location[0])) if location else None
-    return Problem(key, value, reason[0].lower() + reason[1:], f"for example {key}={field.default}" if field is not None else "")
+    return Problem(
+        key, value, reason[0].lower() + reason[1:], f"for example {key}={field.default}" if field is not None else ""
+    )
 
 
 def load_recipe(config: RunConfig) -> Recipe:
@@ -175,7 +191,9 @@ def recipe_class(file: str) -> type[Recipe]:
     """The one Recipe subclass that a recipe file defines."""
     path = _find(file)
     if path.suffix != ".py":
-        raise RequestError(Problem("recipe.file", file, "a recipe is a Python file, its name ends in .py", "set recipe.file=FILE.py"))
+        raise RequestError(
+            Problem("recipe.file", file, "a recipe is a Python file, its name ends in .py", "set recipe.file=FILE.py")
+        )
     name = f"runner_recipe_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -186,18 +204,38 @@ def recipe_class(file: str) -> type[Recipe]:
         spec.loader.exec_module(module)
     except Exception as error:
         where = f"{path}:{error.lineno}" if isinstance(error, SyntaxError) else str(path)
-        raise RequestError(Problem("recipe.file", file, f"this file cannot be imported ({where}: {type(error).__name__}: {error})", "mend the file")) from None
-    found = [item for item in vars(module).values() if inspect.isclass(item) and issubclass(item, Recipe) and item.__module__ == name]
+        raise RequestError(
+            Problem(
+                "recipe.file",
+                file,
+                f"this file cannot be imported ({where}: {type(error).__name__}: {error})",
+                "fix the file",
+            )
+        ) from None
+    found = [
+        item
+        for item in vars(module).values()
+        if inspect.isclass(item) and issubclass(item, Recipe) and item.__module__ == name
+    ]
     if len(found) != 1:
-        raise RequestError(Problem("recipe.file", file, f"{path} must define exactly one subclass of Recipe, it defines {len(found)}"))
+        raise RequestError(
+            Problem("recipe.file", file, f"{path} must define exactly one subclass of Recipe, it defines {len(found)}")
+        )
     return found[0]
 
 
 def _find(file: str) -> Path:
     given = Path(file).expanduser()
-    candidates = [given] if given.is_absolute() else [folder / given for folder in places.recipe_dirs()]
+    candidates = [given] if given.is_absolute() else [folder / given for folder in paths.recipe_dirs()]
     for path in candidates:
         if path.is_file():
             return path.resolve()
     looked = ", ".join(str(path) for path in candidates) or "./recipes"
-    raise RequestError(Problem("recipe.file", file, f"no such file (looked for {looked})", "set recipe.file=FILE or create it with `python -m runner new`"))
+    raise RequestError(
+        Problem(
+            "recipe.file",
+            file,
+            f"no such file (looked for {looked})",
+            "set recipe.file=FILE or create it with `python -m runner new`",
+        )
+    )

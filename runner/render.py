@@ -17,11 +17,12 @@ from typing import Any
 
 import yaml
 
-from runner import places, plan, rundir
+from runner import paths, rundir
+from runner.config import plan
+from runner.config.schema import RunConfig
 from runner.launch import ops
 from runner.launch.swap import into_own_folder
-from runner.record import write_atomically
-from runner.schema import RunConfig
+from runner.rundir.record import write_atomically
 
 NEVER = 2**31 - 1  # steps_per_print: DeepSpeed's own log lines are off
 # How often a thread of GNU OpenMP looks for its next work before it sleeps. Left alone it looks for milliseconds,
@@ -81,11 +82,21 @@ def _zero(config: RunConfig) -> dict[str, Any]:
     rendered: dict[str, Any] = {"stage": stage}
     if stage == 0:
         return rendered
-    rendered |= {"reduce_bucket_size": zero.reduce_bucket_size, "overlap_comm": zero.overlap_comm, "contiguous_gradients": zero.contiguous_gradients}
+    rendered |= {
+        "reduce_bucket_size": zero.reduce_bucket_size,
+        "overlap_comm": zero.overlap_comm,
+        "contiguous_gradients": zero.contiguous_gradients,
+    }
     if stage < 3:
         rendered["allgather_bucket_size"] = zero.allgather_bucket_size
     else:
-        keys = ("sub_group_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "stage3_max_live_parameters", "stage3_max_reuse_distance")
+        keys = (
+            "sub_group_size",
+            "stage3_prefetch_bucket_size",
+            "stage3_param_persistence_threshold",
+            "stage3_max_live_parameters",
+            "stage3_max_reuse_distance",
+        )
         rendered |= {key: getattr(zero, key) for key in keys}
         # Without it the final weights could not be saved, and DeepSpeed says so only then.
         rendered["stage3_gather_16bit_weights_on_model_save"] = True
@@ -159,7 +170,10 @@ def accelerate_config(config: RunConfig, run_dir: Path) -> dict[str, Any]:
     if config.launcher.name == "deepspeed":
         # accelerate refuses mixed_precision and the like beside a DeepSpeed file: they stand in the file.
         rendered["distributed_type"] = "DEEPSPEED"
-        rendered["deepspeed_config"] = {"deepspeed_config_file": str(run_dir / rundir.DEEPSPEED_FILE), "zero3_init_flag": config.zero.stage == 3 and config.zero.partition_at_load}
+        rendered["deepspeed_config"] = {
+            "deepspeed_config_file": str(run_dir / rundir.DEEPSPEED_FILE),
+            "zero3_init_flag": config.zero.stage == 3 and config.zero.partition_at_load,
+        }
     else:
         rendered["distributed_type"] = "MULTI_GPU" if ranks > 1 else "NO"
         rendered["mixed_precision"] = {"fp32": "no"}.get(config.precision.name, config.precision.name)
@@ -168,7 +182,7 @@ def accelerate_config(config: RunConfig, run_dir: Path) -> dict[str, Any]:
 
 def rank_environment(config: RunConfig) -> dict[str, str]:
     """Environment variables that ranks need beside the rendered files."""
-    cache = places.cache_dir(config.cache_dir)
+    cache = paths.cache_dir(config.cache_dir)
     variables = {
         "OMP_NUM_THREADS": str(config.launcher.omp_num_threads),
         "TOKENIZERS_PARALLELISM": "false",  # ranks fork; the tokenizer's threads would not survive it
@@ -177,10 +191,12 @@ def rank_environment(config: RunConfig) -> dict[str, str]:
     if not _WAIT_VARIABLES & set(os.environ):
         variables["GOMP_SPINCOUNT"] = SPIN_COUNT
     if config.launcher.device == "cpu":
-        variables |= {"DS_ACCELERATOR": "cpu"} if config.launcher.name == "deepspeed" else {"ACCELERATE_USE_CPU": "true"}
+        variables |= (
+            {"DS_ACCELERATOR": "cpu"} if config.launcher.name == "deepspeed" else {"ACCELERATE_USE_CPU": "true"}
+        )
         variables["CUDA_VISIBLE_DEVICES"] = ""  # accelerate under DeepSpeed takes a GPU wherever torch sees one
     if config.cache_dir:
-        variables |= places.cache_variables(cache)
+        variables |= paths.cache_variables(cache)
     return variables
 
 
@@ -193,11 +209,15 @@ def by_hand_command(config: RunConfig, run_dir: Path) -> str:
     return f"{variables} {launch} -m runner.train.worker {shlex.quote(str(run_dir))}"
 
 
-def render(config: RunConfig, run_dir: Path, total_steps: int | None, user_json: dict[str, Any] | None = None) -> Rendered:
+def render(
+    config: RunConfig, run_dir: Path, total_steps: int | None, user_json: dict[str, Any] | None = None
+) -> Rendered:
     """All files of a run as text; `user_json` is a user's DeepSpeed JSON, completed from the configuration."""
     command = by_hand_command(config, run_dir)
     files = {
-        rundir.CONFIG_FILE: yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=10_000),
+        rundir.CONFIG_FILE: yaml.safe_dump(
+            config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=10_000
+        ),
         rundir.ACCELERATE_FILE: yaml.safe_dump(accelerate_config(config, run_dir), allow_unicode=True),
         rundir.COMMAND_FILE: command + "\n",
     }

@@ -1,4 +1,4 @@
-"""Go on with an interrupted run: what stands in its way, from which checkpoint, and then the same way as the first time."""
+"""Resume an interrupted run: what stands in its way, from which checkpoint, and then the same way as the first time."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from typing import Any
 
 import yaml
 
-from runner import plan, render, rundir
+from runner import render, rundir
 from runner.checkpoint import compatibility, folders
 from runner.checkpoint.conversion import convert
 from runner.checkpoint.folders import Checkpoint
 from runner.compose.changes import with_changes
+from runner.config import plan
+from runner.config.schema import RunConfig
 from runner.errors import Problem, RequestError
 from runner.execution import Request, typed_command
 from runner.preflight.assets import check_assets
 from runner.preflight.check import Checked, known_total_steps, stop_on_errors
-from runner.preflight.data import check_data
+from runner.preflight.dataset import check_data
 from runner.preflight.devices import check_devices, check_precision
 from runner.preflight.nvme import check_nvme
+from runner.preflight.orphaned_processes import lives
 from runner.preflight.software import check_software
-from runner.preflight.survivors import lives
 from runner.recipe import load_recipe
-from runner.record import FILE, METRICS_FILE, Record, now, write_atomically
 from runner.report.liveness import runner_liveness
-from runner.schema import RunConfig
+from runner.rundir.record import FILE, METRICS_FILE, Record, now, write_atomically
 from runner.train.progress import HEARTBEATS, read_heartbeats
 
 RECENT_SECONDS = 120.0  # a sign of life on another machine younger than this means that the run goes on there
@@ -81,12 +82,21 @@ def _refuse_living(run_dir: Path, record: Record) -> None:
     runner = record.data.get("runner", {})
     alive = runner_liveness(runner)
     if alive == "alive":
-        raise RequestError(Problem("RUN_DIR", run_dir, f"this run is still going on (process {runner.get('pid')})", "wait for its end, or end it with Ctrl-C or SIGTERM"))
+        raise RequestError(
+            Problem(
+                "RUN_DIR",
+                run_dir,
+                f"this run is still going on (process {runner.get('pid')})",
+                "wait for its end, or end it with Ctrl-C or SIGTERM",
+            )
+        )
     if alive == "unknown":
         ages = [time.time() - path.stat().st_mtime for path in (run_dir / "heartbeat").glob("*")]
         if ages and min(ages) < RECENT_SECONDS:
             why = f"this run gave a sign of life {min(ages):.0f} s ago on {runner.get('host')}"
-            raise RequestError(Problem("RUN_DIR", run_dir, why, f"if it has ended there, try again in {RECENT_SECONDS:.0f} s"))
+            raise RequestError(
+                Problem("RUN_DIR", run_dir, why, f"if it has ended there, try again in {RECENT_SECONDS:.0f} s")
+            )
 
 
 def find(run_dir: Path, record: Record, arguments: list[str]) -> Found:
@@ -103,7 +113,13 @@ def find(run_dir: Path, record: Record, arguments: list[str]) -> Found:
     problems += compatibility.keep_global_batch(before, after, typed)
     problems += compatibility.check_changes(before, after, rows, chosen.step if chosen else 0)
     recipe = load_recipe(after)
-    here = check_precision(after) + check_devices(after) + check_software(after, recipe, None) + check_nvme(after) + check_data(after, recipe)
+    here = (
+        check_precision(after)
+        + check_devices(after)
+        + check_software(after, recipe, None)
+        + check_nvme(after)
+        + check_data(after, recipe)
+    )
     problems += check_assets(after) + [problem for problem in here if problem.severity == "error"]
     stop_on_errors(problems)
     return Found(run_dir, record, after, compatibility.changed(before, after), chosen, damaged, problems)
@@ -113,7 +129,11 @@ def _config_of(run_dir: Path) -> RunConfig:
     try:
         return rundir.read_config(run_dir)
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise RequestError(Problem("RUN_DIR", run_dir, f"its config.yaml cannot be read ({str(error).splitlines()[0]})", "start a new run")) from None
+        raise RequestError(
+            Problem(
+                "RUN_DIR", run_dir, f"its config.yaml cannot be read ({str(error).splitlines()[0]})", "start a new run"
+            )
+        ) from None
 
 
 def _assess(run_dir: Path) -> tuple[Checkpoint | None, list[tuple[Checkpoint, str]]]:
@@ -126,7 +146,13 @@ def _assess(run_dir: Path) -> tuple[Checkpoint | None, list[tuple[Checkpoint, st
     return None, damaged
 
 
-def prepare(found: Found, arguments: list[str], started_monotonic: float, say: Callable[[str], None], stop_asked: Callable[[], bool] = lambda: False) -> Request:
+def prepare(
+    found: Found,
+    arguments: list[str],
+    started_monotonic: float,
+    say: Callable[[str], None],
+    stop_asked: Callable[[], bool] = lambda: False,
+) -> Request:
     """Make the folder ready for another attempt; returns what `run_attempt` needs.
 
     Raises:
@@ -136,7 +162,9 @@ def prepare(found: Found, arguments: list[str], started_monotonic: float, say: C
     _close_killed(found)
     _tidy(found, say)
     if found.chosen is not None and compatibility.needs_conversion(config, found.chosen.manifest):
-        say(f"converting {found.chosen.path.name} from {found.chosen.manifest.world_size} to {plan.world_size(config)} ranks")
+        say(
+            f"converting {found.chosen.path.name} from {found.chosen.manifest.world_size} to {plan.world_size(config)} ranks"
+        )
         convert(found.chosen, run_dir / rundir.LOGS / "conversion.log", stop_asked)
     recipe = load_recipe(config)
     total = _total_steps(found)
@@ -163,7 +191,14 @@ def wait_for_survivors(run_dir: Path, say: Callable[[str], None]) -> None:
             told = True
         if time.monotonic() > until:
             numbers = " ".join(map(str, survivors))
-            raise RequestError(Problem("RUN_DIR", run_dir, f"processes of the last attempt are still there: {numbers}", f"end them with kill -9 {numbers}"))
+            raise RequestError(
+                Problem(
+                    "RUN_DIR",
+                    run_dir,
+                    f"processes of the last attempt are still there: {numbers}",
+                    f"end them with kill -9 {numbers}",
+                )
+            )
         time.sleep(0.1)
 
 
@@ -195,7 +230,9 @@ def _tidy(found: Found, say: Callable[[str], None]) -> None:
 def _render_anew(run_dir: Path, config: RunConfig) -> None:
     """The files of the run, for the changes and for where the folder lies now. A DeepSpeed JSON keeps what it says but the batch and whether memory is pinned."""
     rundir.write_config(run_dir, config)
-    write_atomically(run_dir / rundir.ACCELERATE_FILE, yaml.safe_dump(render.accelerate_config(config, run_dir), allow_unicode=True))
+    write_atomically(
+        run_dir / rundir.ACCELERATE_FILE, yaml.safe_dump(render.accelerate_config(config, run_dir), allow_unicode=True)
+    )
     write_atomically(run_dir / rundir.COMMAND_FILE, render.by_hand_command(config, run_dir) + "\n")
     content = _deepspeed_json(run_dir)
     if content is not None:
@@ -224,10 +261,25 @@ def _open_attempt(found: Found, arguments: list[str], started_monotonic: float) 
     if failure is not None:
         data["attempts"][-1]["failure"] = failure
     data.setdefault("runner", {}).update(rundir.this_process(), started_monotonic=started_monotonic)
-    attempt = {"started_at": now(), "status": "running", "command": typed_command(), "changes": found.changes, "resumed_from_step": found.chosen.step if found.chosen else 0}
+    attempt = {
+        "started_at": now(),
+        "status": "running",
+        "command": typed_command(),
+        "changes": found.changes,
+        "resumed_from_step": found.chosen.step if found.chosen else 0,
+    }
     data["attempts"].append(attempt)
-    data.update(status="running", reason=None, ended_at=None, config=found.config.model_dump(mode="json"), world_size=plan.world_size(found.config))
-    data.update(micro_batch_size=found.config.train.micro_batch_size, gradient_accumulation_steps=found.config.train.gradient_accumulation_steps)
+    data.update(
+        status="running",
+        reason=None,
+        ended_at=None,
+        config=found.config.model_dump(mode="json"),
+        world_size=plan.world_size(found.config),
+    )
+    data.update(
+        micro_batch_size=found.config.train.micro_batch_size,
+        gradient_accumulation_steps=found.config.train.gradient_accumulation_steps,
+    )
     if found.chosen is None:
         data.update(epochs=[], metrics={}, optimizer_steps=0, phases={})
     record.write()
@@ -242,11 +294,23 @@ def _close_killed(found: Found) -> None:
     if not attempts or attempts[-1].get("status") != "running":
         return
     # Its last word, wherever it was written: the record may be as old as the last epoch.
-    written = [run_dir / FILE, run_dir / METRICS_FILE, *(run_dir / HEARTBEATS).glob("*"), *(run_dir / folders.CHECKPOINTS).glob("*/*")]
+    written = [
+        run_dir / FILE,
+        run_dir / METRICS_FILE,
+        *(run_dir / HEARTBEATS).glob("*"),
+        *(run_dir / folders.CHECKPOINTS).glob("*/*"),
+    ]
     ended = max(path.stat().st_mtime for path in written if path.exists())
-    seconds = sum(data.get("phases", {}).values()) - sum(attempt.get("wall_seconds") or 0.0 for attempt in attempts[:-1])
+    seconds = sum(data.get("phases", {}).values()) - sum(
+        attempt.get("wall_seconds") or 0.0 for attempt in attempts[:-1]
+    )
     text = datetime.fromtimestamp(ended, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    attempts[-1].update(status="failed", reason="the runner was killed", ended_at=text, wall_seconds=max(0.0, seconds, _lived_seconds(attempts[-1], text)))
+    attempts[-1].update(
+        status="failed",
+        reason="the runner was killed",
+        ended_at=text,
+        wall_seconds=max(0.0, seconds, _lived_seconds(attempts[-1], text)),
+    )
     found.record.update(status="failed", reason="the runner was killed", ended_at=text)
 
 

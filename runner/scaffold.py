@@ -11,8 +11,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner import places
-from runner.catalogue import families, option_files, recipe_settings
+from runner import paths
+from runner.config.catalogue import families, option_files, recipe_settings
 from runner.errors import Problem, RequestError, nearest
 
 LONGEST_NAME = 100  # of a recipe; file systems take 255 bytes, with endings and what is put in front
@@ -37,12 +37,26 @@ def template(name: str) -> Template:
     known = option_files("recipe")
     if name not in known:
         near = nearest(name, known, cutoff=0.4)
-        raise RequestError(Problem(f"--from {name}", None, f"there is no such recipe; there are {', '.join(sorted(known))}", f"use --from {near}" if near else ""))
+        raise RequestError(
+            Problem(
+                f"--from {name}",
+                None,
+                f"there is no such recipe; there are {', '.join(sorted(known))}",
+                f"use --from {near}" if near else "",
+            )
+        )
     settings = recipe_settings(name)
     file = str(settings.get("file") or "")
-    code = next((folder / file for folder in places.recipe_dirs() if (folder / file).is_file()), None)
+    code = next((folder / file for folder in paths.recipe_dirs() if (folder / file).is_file()), None)
     if not file or code is None:
-        raise RequestError(Problem("recipe.file", file, f"{known[name]} names this file, but it is not to be found", "mend recipe.file there"))
+        raise RequestError(
+            Problem(
+                "recipe.file",
+                file,
+                f"{known[name]} names this file, but it is not to be found",
+                "fix recipe.file there",
+            )
+        )
     return Template(name, code, known[name], (families(settings) or ["encoder"])[0])
 
 
@@ -54,14 +68,31 @@ def name_problems(name: str, root: Path) -> list[Problem]:
         rule = f"a recipe's name must be a Python identifier: letters, digits and _, a letter first, no keyword, at most {LONGEST_NAME} characters"
         return [Problem(f"new {name}", None, rule, f"for example {better}")]
     if name in option_files("recipe"):
-        return [Problem(f"new {name}", None, f"there is a recipe of this name: {option_files('recipe')[name]}", "choose another name")]
-    taken = [folder / f"{name}.py" for folder in places.recipe_dirs() if (folder / f"{name}.py").exists()]
+        return [
+            Problem(
+                f"new {name}",
+                None,
+                f"there is a recipe of this name: {option_files('recipe')[name]}",
+                "choose another name",
+            )
+        ]
+    taken = [folder / f"{name}.py" for folder in paths.recipe_dirs() if (folder / f"{name}.py").exists()]
     taken += [path for path in targets(name, root) if path.exists()]
-    return [Problem(f"new {name}", None, f"{taken[0]} exists, and nothing is overwritten", "choose another name")] if taken else []
+    return (
+        [Problem(f"new {name}", None, f"{taken[0]} exists, and nothing is overwritten", "choose another name")]
+        if taken
+        else []
+    )
 
 
 def _usable(name: str) -> bool:
-    return len(name) <= LONGEST_NAME and name.isidentifier() and name.isascii() and name[0].isalpha() and not keyword.iskeyword(name)
+    return (
+        len(name) <= LONGEST_NAME
+        and name.isidentifier()
+        and name.isascii()
+        and name[0].isalpha()
+        and not keyword.iskeyword(name)
+    )
 
 
 def targets(name: str, root: Path) -> tuple[Path, Path]:
@@ -79,7 +110,10 @@ def create(name: str, source: Template, root: Path) -> tuple[Path, Path]:
     if problems:
         raise RequestError(problems)
     code, settings = targets(name, root)
-    texts = {path: renamed(original.read_text(encoding="utf-8"), source, name, code=path == code) for path, original in ((code, source.code), (settings, source.settings))}
+    texts = {
+        path: renamed(original.read_text(encoding="utf-8"), source, name, code=path == code)
+        for path, original in ((code, source.code), (settings, source.settings))
+    }
     with contextlib.ExitStack() as undo:  # both files or nothing
         try:
             for path, text in texts.items():
@@ -128,7 +162,9 @@ def _recipe_class(text: str, path: Path) -> str:
     for node in ast.parse(text).body:
         if isinstance(node, ast.ClassDef) and any(ast.unparse(base).split(".")[-1] == "Recipe" for base in node.bases):
             return node.name
-    raise RequestError(Problem(f"--from {path}", None, "this file defines no class that derives from Recipe", "copy another recipe"))
+    raise RequestError(
+        Problem(f"--from {path}", None, "this file defines no class that derives from Recipe", "copy another recipe")
+    )
 
 
 def _write_new(path: Path, text: str) -> None:

@@ -16,14 +16,20 @@ _SHAPES = re.compile(r"\bhf_[A-Za-z0-9]{20,}\b|\bsk-[A-Za-z0-9_-]{20,}\b|\bgh[po
 @lru_cache(maxsize=1)
 def known_secrets() -> tuple[str, ...]:
     """Values of variables named like secrets, and the hub's token file; long ones first."""
-    found = {value.strip() for name, value in os.environ.items() if _NAMES.search(name) and not value.startswith(("/", "~", "."))}
+    found = {
+        value.strip()
+        for name, value in os.environ.items()
+        if _NAMES.search(name) and not value.startswith(("/", "~", "."))
+    }
     for path in _token_files():
         try:
             found |= set(re.findall(r"\S+", path.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             continue
     secrets = [value for value in found if _is_secret(value)]
-    return tuple(sorted({form for value in secrets for form in (value, json.dumps(value)[1:-1])}, key=len, reverse=True))
+    return tuple(
+        sorted({form for value in secrets for form in (value, json.dumps(value)[1:-1])}, key=len, reverse=True)
+    )
 
 
 def _is_secret(value: str) -> bool:

@@ -17,7 +17,11 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 CASES = SHARED / "cases" / "inputs"
-SMALL = ("dataset.max_train_rows=200", "dataset.max_validation_rows=40", "train.save_model=false")  # seconds instead of half a minute
+SMALL = (
+    "dataset.max_train_rows=200",
+    "dataset.max_validation_rows=40",
+    "train.save_model=false",
+)  # seconds instead of half a minute
 
 
 @dataclass
@@ -60,7 +64,13 @@ def cli_environment(**changes: str | None) -> dict[str, str]:
     return environment
 
 
-def command(*arguments: str, run_dir: Path, cwd: Path | None = None, timeout: float = 180, env: dict[str, str | None] | None = None) -> Result:
+def command(
+    *arguments: str,
+    run_dir: Path,
+    cwd: Path | None = None,
+    timeout: float = 180,
+    env: dict[str, str | None] | None = None,
+) -> Result:
     """Run `python -m runner ARGUMENTS` to its end; the run folder is `run_dir`."""
     verb_has_run_dir = not arguments or arguments[0] not in ("report", "new", "doctor", "keys", "resume")
     where = [f'hydra.run.dir="{run_dir}"'] if verb_has_run_dir and "-m" not in arguments else []
@@ -109,7 +119,12 @@ class Runs:
         composed = compose_run([*overrides, f'hydra.run.dir="{run_dir}"'])
         checked = check(composed)
         said = Console(file=io.StringIO(), width=200)
-        ended = execute(Request(checked, composed.overrides, environment=environment or {}), self._host(checked.config), Stopping(), said)
+        ended = execute(
+            Request(checked, composed.overrides, environment=environment or {}),
+            self._host(checked.config),
+            Stopping(),
+            said,
+        )
         return Result(ended.exit_code, said.file.getvalue(), str(ended.record.data.get("reason") or ""), run_dir)
 
     def resume(self, run_dir: Path, *overrides: str, environment: dict[str, str] | None = None) -> Result:
@@ -130,7 +145,7 @@ class Runs:
         return Result(ended.exit_code, said.file.getvalue(), str(ended.record.data.get("reason") or ""), run_dir)
 
     def _host(self, config: Any) -> Any:
-        from runner.launch.local import Host, host_key
+        from runner.launch.host_client import Host, host_key
 
         key = host_key(config, True)
         if key not in self._hosts:

@@ -17,13 +17,25 @@ import psutil
 from tests.conftest import ROOT, SMALL, Result, cli_environment
 
 # 14 optimizer steps over two epochs; dropout makes the generators' states matter; every step is logged.
-SHORT = (*SMALL, "train.epochs=2", "train.log_every=1", "model.config.hidden_dropout_prob=0.1", "model.config.attention_probs_dropout_prob=0.1")
+SHORT = (
+    *SMALL,
+    "train.epochs=2",
+    "train.log_every=1",
+    "model.config.hidden_dropout_prob=0.1",
+    "model.config.attention_probs_dropout_prob=0.1",
+)
 LAUNCHERS = {
     "ddp": ("launcher=ddp",),
     **{f"zero{stage}": ("launcher=deepspeed", f"zero_stage={stage}") for stage in range(3)},
     # Tiny tensors stay whole on every rank unless the threshold says otherwise.
     "zero3": ("launcher=deepspeed", "zero_stage=3", "zero.stage3_param_persistence_threshold=0"),
-    "zero3_offload": ("launcher=deepspeed", "zero_stage=3", "zero.stage3_param_persistence_threshold=0", "offload=cpu", "offload.force_cpu_adam=false"),
+    "zero3_offload": (
+        "launcher=deepspeed",
+        "zero_stage=3",
+        "zero.stage3_param_persistence_threshold=0",
+        "offload=cpu",
+        "offload.force_cpu_adam=false",
+    ),
 }
 
 
@@ -88,7 +100,9 @@ class Started:
 
     def gone_within(self, seconds: float) -> bool:
         """Whether none of the processes noted at the last signal is left."""
-        _, alive = psutil.wait_procs([process for process in self.family if process.pid != self.process.pid], timeout=seconds)
+        _, alive = psutil.wait_procs(
+            [process for process in self.family if process.pid != self.process.pid], timeout=seconds
+        )
         return not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 

@@ -53,7 +53,9 @@ def main():
         return result
 
     with accelerator.main_process_first():
-        data = raw.map(preprocess, batched=True, remove_columns=raw["train"].column_names, desc="Running tokenizer on dataset")
+        data = raw.map(
+            preprocess, batched=True, remove_columns=raw["train"].column_names, desc="Running tokenizer on dataset"
+        )
 
     collate = DataCollatorWithPadding(tokenizer)
     train_loader = DataLoader(data["train"], shuffle=True, collate_fn=collate, batch_size=args.batch_size)
@@ -62,7 +64,9 @@ def main():
     steps_an_epoch = -(-len(train_loader) // accelerator.num_processes)
     total = min(args.epochs * steps_an_epoch, args.max_steps or 10**9)
     schedule = build_schedule(accelerator, optimizer, total, args.warmup_steps)
-    model, optimizer, train_loader, eval_loader, schedule = accelerator.prepare(model, optimizer, train_loader, eval_loader, schedule)
+    model, optimizer, train_loader, eval_loader, schedule = accelerator.prepare(
+        model, optimizer, train_loader, eval_loader, schedule
+    )
 
     done = 0
     for _ in range(args.epochs):
@@ -83,7 +87,9 @@ def main():
         if done >= total:
             break
     metrics, eval_seconds = evaluate(accelerator, model, eval_loader)
-    figures.values["samples"] = min(figures.values["samples"], args.epochs * len(data["train"]))  # the last batches are smaller
+    figures.values["samples"] = min(
+        figures.values["samples"], args.epochs * len(data["train"])
+    )  # the last batches are smaller
     figures.write(metrics=metrics, eval_seconds=eval_seconds, optimizer_steps=done)
     accelerator.end_training()
 
@@ -98,7 +104,11 @@ def evaluate(accelerator, model, loader):
         found, expected = accelerator.gather_for_metrics((outputs.logits.argmax(dim=-1), batch["labels"]))
         predictions += found.tolist()
         references += expected.tolist()
-    metrics = {"accuracy": float(accuracy_score(references, predictions)), "f1": float(f1_score(references, predictions)), "rows": len(references)}
+    metrics = {
+        "accuracy": float(accuracy_score(references, predictions)),
+        "f1": float(f1_score(references, predictions)),
+        "rows": len(references),
+    }
     return metrics, time.monotonic() - began
 
 

@@ -27,7 +27,10 @@ def build_optimizer(model, learning_rate, weight_decay):
     """AdamW without decay on biases and normalisation weights."""
     no_decay = ["bias", "LayerNorm.weight", "layer_norm.weight"]
     groups = [
-        {"params": [p for n, p in model.named_parameters() if not any(nd in n for nd in no_decay)], "weight_decay": weight_decay},
+        {
+            "params": [p for n, p in model.named_parameters() if not any(nd in n for nd in no_decay)],
+            "weight_decay": weight_decay,
+        },
         {"params": [p for n, p in model.named_parameters() if any(nd in n for nd in no_decay)], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=learning_rate)
@@ -36,7 +39,9 @@ def build_optimizer(model, learning_rate, weight_decay):
 def build_schedule(accelerator, optimizer, steps, warmup_steps):
     """Linear; accelerate steps it once a process, so its lengths are given in steps of all processes."""
     scale = accelerator.num_processes
-    return get_scheduler("linear", optimizer=optimizer, num_warmup_steps=warmup_steps * scale, num_training_steps=steps * scale)
+    return get_scheduler(
+        "linear", optimizer=optimizer, num_warmup_steps=warmup_steps * scale, num_training_steps=steps * scale
+    )
 
 
 def peak_resident_bytes():
@@ -62,6 +67,12 @@ class Figures:
         if self.accelerator.is_main_process:
             with open(self.path, "w") as file:
                 json.dump(
-                    {**self.values, **more, "peak_memory_bytes": peaks, "world_size": self.accelerator.num_processes, "launcher": str(self.accelerator.distributed_type.value)},
+                    {
+                        **self.values,
+                        **more,
+                        "peak_memory_bytes": peaks,
+                        "world_size": self.accelerator.num_processes,
+                        "launcher": str(self.accelerator.distributed_type.value),
+                    },
                     file,
                 )

@@ -42,13 +42,20 @@ def main():
 
     def preprocess(examples):
         # The bundled dialogues are short enough to be kept whole.
-        sources = [args.source_prefix + " </s> <s> ".join(turns) if isinstance(turns, list) else args.source_prefix + turns for turns in examples["texts"]]
+        sources = [
+            args.source_prefix + " </s> <s> ".join(turns) if isinstance(turns, list) else args.source_prefix + turns
+            for turns in examples["texts"]
+        ]
         inputs = tokenizer(sources, max_length=args.max_source_length, truncation=True)
-        inputs["labels"] = tokenizer(text_target=examples["labels"], max_length=args.max_target_length, truncation=True)["input_ids"]
+        inputs["labels"] = tokenizer(
+            text_target=examples["labels"], max_length=args.max_target_length, truncation=True
+        )["input_ids"]
         return inputs
 
     with accelerator.main_process_first():
-        data = raw.map(preprocess, batched=True, remove_columns=raw["validation"].column_names, desc="Running tokenizer on dataset")
+        data = raw.map(
+            preprocess, batched=True, remove_columns=raw["validation"].column_names, desc="Running tokenizer on dataset"
+        )
 
     collate = DataCollatorForSeq2Seq(tokenizer, model=model, label_pad_token_id=-100)
     loader = DataLoader(data["validation"], collate_fn=collate, batch_size=args.eval_batch_size)
@@ -56,11 +63,16 @@ def main():
 
     began = time.monotonic()
     model.eval()
-    settings = {name: getattr(args, name) for name in ("num_beams", "min_length", "max_length", "no_repeat_ngram_size", "repetition_penalty")}
+    settings = {
+        name: getattr(args, name)
+        for name in ("num_beams", "min_length", "max_length", "no_repeat_ngram_size", "repetition_penalty")
+    }
     predictions, references = [], []
     for batch in loader:
         with torch.no_grad():
-            tokens = accelerator.unwrap_model(model).generate(batch["input_ids"], attention_mask=batch["attention_mask"], **settings)
+            tokens = accelerator.unwrap_model(model).generate(
+                batch["input_ids"], attention_mask=batch["attention_mask"], **settings
+            )
         tokens = accelerator.pad_across_processes(tokens, dim=1, pad_index=tokenizer.pad_token_id)
         labels = accelerator.pad_across_processes(batch["labels"], dim=1, pad_index=tokenizer.pad_token_id)
         tokens, labels = accelerator.gather_for_metrics((tokens, labels))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner import machine, plan
+from runner import machine
 from runner.checkpoint.manifest import Manifest
+from runner.config import plan
+from runner.config.schema import RunConfig
 from runner.errors import Problem
-from runner.schema import RunConfig
 
 HARMLESS = frozenset(
     {
@@ -77,11 +78,22 @@ def check_changes(before: RunConfig, after: RunConfig, rows: int | None, done: i
     problems = []
     for key, value in changed(before, after).items():
         if ROUNDING.get(key):
-            problems.append(Problem(key, value, f"{ROUNDING[key]}: from here on results may differ in the last digits", "", "notice"))
+            problems.append(
+                Problem(
+                    key, value, f"{ROUNDING[key]}: from here on results may differ in the last digits", "", "notice"
+                )
+            )
         elif key in LENGTH:
             problems += _length(before, after, key, rows, done)
         elif key not in HARMLESS and key not in ROUNDING:
-            problems.append(Problem(key, value, "this changes what the run computes; the steps so far were made without it", "leave it out, or start a new run"))
+            problems.append(
+                Problem(
+                    key,
+                    value,
+                    "this changes what the run computes; the steps so far were made without it",
+                    "leave it out, or start a new run",
+                )
+            )
     return problems
 
 
@@ -107,12 +119,26 @@ def keep_global_batch(before: RunConfig, after: RunConfig, typed: frozenset[str]
     if not typed & set(BATCH) and plan.global_batch_size(after) != wanted:
         fitting = _split(wanted, ranks, train.micro_batch_size)
         if fitting is None:
-            return [Problem("launcher.num_processes", ranks, f"the global batch of {wanted} rows does not divide by {ranks} ranks", "use a number of ranks that divides it")]
+            return [
+                Problem(
+                    "launcher.num_processes",
+                    ranks,
+                    f"the global batch of {wanted} rows does not divide by {ranks} ranks",
+                    "use a number of ranks that divides it",
+                )
+            ]
         train.micro_batch_size, train.gradient_accumulation_steps = fitting
     if plan.global_batch_size(after) != wanted:
         product = f"{train.micro_batch_size} × {train.gradient_accumulation_steps} accumulated × {ranks} ranks = {plan.global_batch_size(after)}"
         why = f"the run's global batch is {wanted} rows, this would be {product}"
-        return [Problem("train.micro_batch_size", train.micro_batch_size, why, "leave the batch out: it is fitted to the number of ranks")]
+        return [
+            Problem(
+                "train.micro_batch_size",
+                train.micro_batch_size,
+                why,
+                "leave the batch out: it is fitted to the number of ranks",
+            )
+        ]
     return []
 
 

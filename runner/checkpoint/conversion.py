@@ -14,7 +14,7 @@ from typing import IO
 
 from runner.checkpoint.folders import Checkpoint, universal_folder
 from runner.errors import Problem, RequestError
-from runner.launch.lifeline import die_with_parent
+from runner.launch.process_signals import die_with_parent
 
 POLL_SECONDS = 0.1
 FILES = "deepspeed"  # DeepSpeed's files inside a checkpoint
@@ -34,7 +34,15 @@ def convert(checkpoint: Checkpoint, log: Path, stop_asked: Callable[[], bool]) -
     folder = universal_folder(checkpoint)
     shutil.rmtree(folder, ignore_errors=True)
     stage = checkpoint.manifest.zero_stage or 0
-    command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--num_extract_workers", "1", "--num_merge_workers", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "deepspeed.checkpoint.ds_to_universal",
+        "--num_extract_workers",
+        "1",
+        "--num_merge_workers",
+        "1",
+    ]
     command += ["--input_folder", str(checkpoint.path / FILES), "--output_folder", str(folder / FILES)]
     if stage < 3:
         command.append("--inject_missing_state")  # stages 1 and 2 leave out what only pipelines need

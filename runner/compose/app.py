@@ -24,13 +24,13 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from runner import places
-from runner.catalogue import option_files
+from runner import paths
 from runner.compose import overrides as typed_overrides
-from runner.compose.files import option_problems
-from runner.compose.typed import OPEN_SECTIONS, WrongValues, broken_nodes, is_key, key_names, to_run_config
+from runner.compose.option_files import option_problems
+from runner.compose.validation import OPEN_SECTIONS, WrongValues, broken_nodes, is_key, key_names, to_run_config
+from runner.config.catalogue import option_files
+from runner.config.schema import RunConfig
 from runner.errors import Problem, RequestError
-from runner.schema import RunConfig
 
 _PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 _SWEEP_KEYS = ("hydra.sweep.", "hydra.sweeper.", "hydra/sweeper", "hydra.launcher.", "hydra/launcher")
@@ -117,18 +117,34 @@ def wrong_values(overrides: list[Override]) -> list[Problem]:
 
 def _of_typed(error: RequestError, overrides: list[Override]) -> list[Problem]:
     """Problems of the values these overrides name themselves; what a reference leads to, other choices may decide."""
-    typed = [item.key_or_group for item in overrides if "${" not in (item.input_line or "") or item.key_or_group == "hydra.sweep.dir"]
-    return [problem for problem in error.problems if problem.key in typed or problem.key.startswith(tuple(f"{name}." for name in typed))]
+    typed = [
+        item.key_or_group
+        for item in overrides
+        if "${" not in (item.input_line or "") or item.key_or_group == "hydra.sweep.dir"
+    ]
+    return [
+        problem
+        for problem in error.problems
+        if problem.key in typed or problem.key.startswith(tuple(f"{name}." for name in typed))
+    ]
 
 
 def _sweep_without_multirun(item: Override) -> Problem:
     key, _, value = (item.input_line or "").partition("=")
-    return Problem(key, value, "several values need a multirun", f"add -m to run each, or type '{key}={typed_overrides.quoted(value)}' for one value with a comma")
+    return Problem(
+        key,
+        value,
+        "several values need a multirun",
+        f"add -m to run each, or type '{key}={typed_overrides.quoted(value)}' for one value with a comma",
+    )
 
 
 def _for_sweeps_only(overrides: list[Override]) -> list[Problem]:
     typed = [(item.input_line or "").partition("=") for item in overrides if item.key_or_group.startswith(_SWEEP_KEYS)]
-    return [Problem(key, value, "this would change nothing: only a multirun reads it", "add -m or leave it out") for key, _, value in typed]
+    return [
+        Problem(key, value, "this has no effect: only a multirun reads it", "add -m or leave it out")
+        for key, _, value in typed
+    ]
 
 
 def start() -> None:
@@ -138,7 +154,7 @@ def start() -> None:
         # No two runs of one second share a folder: the process id tells them apart.
         OmegaConf.register_new_resolver("run_tag", lambda _="": f"{os.getpid():x}", use_cache=True)
     ConfigStore.instance().store(name=DEFAULTS_NODE, node=RunConfig().model_dump(mode="json"))
-    initialize_config_dir(config_dir=str(places.conf_dir()), version_base="1.3", job_name="run")
+    initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3", job_name="run")
 
 
 def usable_overrides(arguments: list[str]) -> tuple[list[Override], list[Problem]]:
@@ -147,24 +163,36 @@ def usable_overrides(arguments: list[str]) -> tuple[list[Override], list[Problem
     groups, keys = group_options(), key_names()
     problems += typed_overrides.check_names(parsed, groups, is_key, keys) + hidden_user_options()
     usable = [item for item in parsed if not typed_overrides.name_problems(item, groups, is_key, keys)]
-    chosen = [(item.key_or_group, str(name)) for item in usable if item.key_or_group in groups for name in typed_overrides.choices(item)]
+    chosen = [
+        (item.key_or_group, str(name))
+        for item in usable
+        if item.key_or_group in groups
+        for name in typed_overrides.choices(item)
+    ]
     return usable, problems + option_problems(chosen)
 
 
 def ready(overrides: list[Override]) -> list[str]:
     """Overrides with checked names, as Hydra takes them."""
     groups = set(group_options())
-    return [*_search_path(overrides), *(_addable(typed_overrides.group_choices_as_text(item, groups)) for item in overrides)]
+    return [
+        *_search_path(overrides),
+        *(_addable(typed_overrides.group_choices_as_text(item, groups)) for item in overrides),
+    ]
 
 
 def _addable(text: str) -> str:
     """Inside an open mapping a new key needs no `+` from the user."""
     key = text.partition("=")[0]
-    return f"++{text}" if key in OPEN_SECTIONS or key.startswith(tuple(f"{section}." for section in OPEN_SECTIONS)) else text
+    return (
+        f"++{text}"
+        if key in OPEN_SECTIONS or key.startswith(tuple(f"{section}." for section in OPEN_SECTIONS))
+        else text
+    )
 
 
 def _search_path(overrides: list[Override]) -> list[str]:
-    mine = places.user_conf_dir()
+    mine = paths.user_conf_dir()
     if mine is None or any(item.key_or_group == "hydra.searchpath" for item in overrides):
         return []
     return [f"hydra.searchpath=[{typed_overrides.quoted('file://' + str(mine))}]"]
@@ -173,7 +201,7 @@ def _search_path(overrides: list[Override]) -> list[str]:
 def group_options() -> dict[str, list[str]]:
     """Options by group, the runner's own and those in `./conf`."""
     found: dict[str, set[str]] = {}
-    for root in filter(None, (places.conf_dir(), places.user_conf_dir())):
+    for root in filter(None, (paths.conf_dir(), paths.user_conf_dir())):
         for folder in (path for path in root.iterdir() if path.is_dir()):
             found.setdefault(folder.name, set()).update(path.stem for path in folder.glob("*.yaml"))
     return {group: sorted(options) for group, options in sorted(found.items())}
@@ -181,11 +209,16 @@ def group_options() -> dict[str, list[str]]:
 
 def hidden_user_options() -> list[Problem]:
     """A user's option with the name of one of ours would never be read: Hydra takes the first on its path."""
-    mine, ours = places.user_conf_dir(), places.conf_dir()
+    mine, ours = paths.user_conf_dir(), paths.conf_dir()
     if mine is None:
         return []
     twins = [path for path in mine.glob("*/*.yaml") if (ours / path.relative_to(mine)).exists()]
-    return [Problem(str(path), None, "the runner has an option of this name, which would be used instead", "rename the file") for path in twins]
+    return [
+        Problem(
+            str(path), None, "the runner has an option of this name, which would be used instead", "rename the file"
+        )
+        for path in twins
+    ]
 
 
 def _hydra_compose(overrides: list[str]) -> DictConfig:
@@ -207,11 +240,17 @@ def composing() -> Iterator[None]:
     except (HydraException, OmegaConfBaseException) as error:
         raise RequestError(_hydra_problem(error)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RequestError(Problem("configuration", None, "a YAML file cannot be read: " + " ".join(str(error).split()), "mend the file")) from None
+        raise RequestError(
+            Problem(
+                "configuration", None, "a YAML file cannot be read: " + " ".join(str(error).split()), "fix the file"
+            )
+        ) from None
     except Exception as error:
         said = " ".join(str(error).split())
         why = f"Hydra cannot compose this ({type(error).__name__}: {said})"
-        raise RequestError(Problem("configuration", None, why, "check the hydra.* overrides and the files in ./conf")) from None
+        raise RequestError(
+            Problem("configuration", None, why, "check the hydra.* overrides and the files in ./conf")
+        ) from None
 
 
 def _hydra_problem(error: Exception) -> Problem:
@@ -233,7 +272,10 @@ def marked_missing(chosen: dict[str, str]) -> list[str]:
             continue
         package = _PACKAGE.search(text)
         prefix = "" if package and package[1] == "_global_" else f"{package[1] if package else group}."
-        keys += [f"{prefix}{key}" for key in sorted(OmegaConf.missing_keys(OmegaConf.create(_without_references(yaml.safe_load(text)))))]
+        keys += [
+            f"{prefix}{key}"
+            for key in sorted(OmegaConf.missing_keys(OmegaConf.create(_without_references(yaml.safe_load(text)))))
+        ]
     return keys
 
 
@@ -253,7 +295,11 @@ def from_tree(tree: DictConfig, arguments: list[str]) -> Composed:
     hydra = tree.hydra
     chosen = {str(group): str(option) for group, option in hydra.runtime.choices.items() if "/" not in str(group)}
     names = frozenset(item.key_or_group for item in typed_overrides.parse_overrides(arguments))
-    problems = broken_nodes(hydra.run, "hydra.run.") + [item for item in broken_nodes(hydra.sweep, "hydra.sweep.") if item.key == "hydra.sweep.dir" and item.key in names]
+    problems = broken_nodes(hydra.run, "hydra.run.") + [
+        item
+        for item in broken_nodes(hydra.sweep, "hydra.sweep.")
+        if item.key == "hydra.sweep.dir" and item.key in names
+    ]
     if problems:
         raise WrongRequest(problems, None, frozenset())
     run_dir = Path(str(hydra.run.dir)).absolute()

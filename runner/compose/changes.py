@@ -8,9 +8,9 @@ from hydra.core.override_parser.types import QuotedString
 
 from runner.compose.app import group_options
 from runner.compose.overrides import check_names, is_sweep, parse_overrides
-from runner.compose.typed import is_key, key_names, validated
+from runner.compose.validation import is_key, key_names, validated
+from runner.config.schema import RunConfig
 from runner.errors import Problem, RequestError
-from runner.schema import RunConfig
 
 
 def with_changes(config: RunConfig, arguments: list[str]) -> tuple[RunConfig, frozenset[str]]:
@@ -24,9 +24,23 @@ def with_changes(config: RunConfig, arguments: list[str]) -> tuple[RunConfig, fr
     problems = check_names(parsed, groups, is_key, key_names())
     for item in parsed:
         if item.key_or_group in groups:
-            problems.append(Problem(item.key_or_group, item.value(), "a group cannot be chosen anew at a resume", "leave it out, or start a new run"))
+            problems.append(
+                Problem(
+                    item.key_or_group,
+                    item.value(),
+                    "a group cannot be chosen anew at a resume",
+                    "leave it out, or start a new run",
+                )
+            )
         elif item.key_or_group.startswith("hydra"):
-            problems.append(Problem(item.key_or_group, None, "a resume goes on in the run's own folder and configuration", "leave it out"))
+            problems.append(
+                Problem(
+                    item.key_or_group,
+                    None,
+                    "a resume goes on in the run's own folder and configuration",
+                    "leave it out",
+                )
+            )
         elif is_sweep(item):
             problems.append(Problem(item.key_or_group, None, "a resume goes on with one run", "give one value"))
     if problems:

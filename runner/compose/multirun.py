@@ -28,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.compose import app
 from runner.compose import overrides as typed_overrides
 from runner.compose.app import Composed
-from runner.compose.typed import is_key, key_names
+from runner.compose.validation import is_key, key_names
 from runner.errors import Problem, RequestError
 
 # Hydra instantiates plugins of its own packages only. A `hydra_plugins` package of ours would be imported by
@@ -75,7 +75,9 @@ def run_multirun(arguments: list[str], run_batch: RunBatch) -> None:
     try:
         ready = _checked(arguments)
         _register()
-        GlobalHydra.instance().hydra.multirun("config", task_function=run_batch, overrides=ready, with_log_configuration=False)  # type: ignore[union-attr,arg-type]
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None, "started above"
+        hydra.multirun("config", task_function=run_batch, overrides=ready, with_log_configuration=False)  # type: ignore[arg-type]
     except (HydraException, OmegaConfBaseException) as error:
         raise RequestError(app._hydra_problem(error)) from None
     finally:
@@ -89,7 +91,11 @@ def _checked(arguments: list[str]) -> list[str]:
     problems += app.hidden_user_options()
     fixed = []  # typed once, so the same in every cell: where it is wrong, the sweep is
     for item in parsed:
-        wrong = [] if _some_choice_exists(item, groups) else typed_overrides.check_names([item], groups, is_key, key_names())
+        wrong = (
+            []
+            if _some_choice_exists(item, groups)
+            else typed_overrides.check_names([item], groups, is_key, key_names())
+        )
         problems += wrong + _for_whole_sweep(item)
         if not (wrong or item.is_sweep_override() or item.key_or_group.startswith(("hydra.sweeper", "hydra/"))):
             fixed.append(item)
@@ -101,15 +107,33 @@ def _checked(arguments: list[str]) -> list[str]:
 
 def _for_whole_sweep(item: Override) -> list[Problem]:
     if item.key_or_group == "hydra/launcher":
-        return [Problem("hydra/launcher", item.input_line, "cells run one after the other, because they share the devices", "leave it out")]
+        return [
+            Problem(
+                "hydra/launcher",
+                item.input_line,
+                "cells run one after the other, because they share the devices",
+                "leave it out",
+            )
+        ]
     if item.key_or_group in ("sweep.rerun", "sweep.on_error") and item.is_sweep_override():
-        return [Problem(item.key_or_group, (item.input_line or "").partition("=")[2], "this says how the whole sweep goes", "give it one value")]
+        return [
+            Problem(
+                item.key_or_group,
+                (item.input_line or "").partition("=")[2],
+                "this says how the whole sweep goes",
+                "give it one value",
+            )
+        ]
     return []
 
 
 def _some_choice_exists(item: Override, groups: dict[str, list[str]]) -> bool:
     options = groups.get(item.key_or_group)
-    return options is not None and item.is_sweep_override() and any(str(choice) in options for choice in typed_overrides.choices(item))
+    return (
+        options is not None
+        and item.is_sweep_override()
+        and any(str(choice) in options for choice in typed_overrides.choices(item))
+    )
 
 
 class CellsLauncher(Launcher):
@@ -125,7 +149,9 @@ class CellsLauncher(Launcher):
         """One batch of jobs."""
         if not str(self._config.hydra.sweeper._target_).startswith(_PLUGIN_PACKAGE):
             make_folder(Path(str(self._config.hydra.sweep.dir)))  # other sweepers write their results there
-        cells = [self._compose(initial_job_idx + index, list(overrides)) for index, overrides in enumerate(job_overrides)]
+        cells = [
+            self._compose(initial_job_idx + index, list(overrides)) for index, overrides in enumerate(job_overrides)
+        ]
         return [_job_return(cell, value) for cell, value in zip(cells, self._run_batch(cells), strict=True)]
 
     def _compose(self, job: int, overrides: list[str]) -> ComposedCell:
@@ -136,7 +162,11 @@ class CellsLauncher(Launcher):
             with app.composing():
                 tree = self._tree(job, overrides)
             run_dir = sweep_dir / str(tree.hydra.sweep.subdir)
-            plain = {str(key): value for key, value in cast(dict[str, Any], OmegaConf.to_container(tree, resolve=False)).items() if key != "hydra"}
+            plain = {
+                str(key): value
+                for key, value in cast(dict[str, Any], OmegaConf.to_container(tree, resolve=False)).items()
+                if key != "hydra"
+            }
             composed = replace(app.from_tree(tree, overrides), run_dir=run_dir)
             return replace(cell, run_dir=run_dir, composed=composed)
         except RequestError as error:
@@ -165,7 +195,14 @@ def make_folder(sweep_dir: Path) -> None:
     try:
         sweep_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RequestError(Problem("hydra.sweep.dir", sweep_dir, f"this folder cannot be made ({error.strerror})", "set hydra.sweep.dir=DIR")) from None
+        raise RequestError(
+            Problem(
+                "hydra.sweep.dir",
+                sweep_dir,
+                f"this folder cannot be made ({error.strerror})",
+                "set hydra.sweep.dir=DIR",
+            )
+        ) from None
 
 
 def _job_return(cell: ComposedCell, value: float | None) -> JobReturn:
@@ -186,7 +223,9 @@ class ProductSweeper(Sweeper):
     def setup(self, *, hydra_context: Any, task_function: Any, config: DictConfig) -> None:
         """Called by Hydra."""
         self._loader = hydra_context.config_loader
-        self._launcher = Plugins.instance().instantiate_launcher(hydra_context=hydra_context, task_function=task_function, config=config)
+        self._launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
 
     def sweep(self, arguments: list[str]) -> Any:
         """All combinations of `hydra.sweeper.params` and of what was typed; the same key typed wins."""
@@ -202,7 +241,10 @@ class ProductSweeper(Sweeper):
 def _register() -> None:
     """Our launcher and sweeper in the place of Hydra's `basic` ones, so that choosing another one needs nothing undone."""
     sys.modules[_PLUGIN_PACKAGE] = sys.modules[__name__]
-    for group, plugin, settings in (("hydra/launcher", CellsLauncher, {}), ("hydra/sweeper", ProductSweeper, {"params": None, "max_batch_size": None})):
+    for group, plugin, settings in (
+        ("hydra/launcher", CellsLauncher, {}),
+        ("hydra/sweeper", ProductSweeper, {"params": None, "max_batch_size": None}),
+    ):
         Plugins.instance().register(plugin)
         node = {"_target_": f"{_PLUGIN_PACKAGE}.{plugin.__name__}", **settings}
         ConfigStore.instance().store(group=group, name="basic", node=node, provider="finetune-runner")

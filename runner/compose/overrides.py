@@ -17,13 +17,16 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from runner.compose.typed import key_names
+from runner.compose.validation import key_names
 from runner.errors import Problem, RequestError, nearest
 
 _PARSER = OverridesParser.create()
 # Keys that a group's choice sets, together with others: setting one alone would only change a label.
 SET_BY_GROUP = {
-    **{f"{group}.name": group for group in ("model", "dataset", "recipe", "precision", "optimizer", "scheduler", "offload", "launcher")},
+    **{
+        f"{group}.name": group
+        for group in ("model", "dataset", "recipe", "precision", "optimizer", "scheduler", "offload", "launcher")
+    },
     "zero.stage": "zero_stage",
 }
 ADDED_GROUPS = ("method", "sweep", "fitted")  # groups outside the defaults list
@@ -45,8 +48,15 @@ ALIASES = {
     "max_length": "task.max_length",
 }
 MOST_VALUES = 10_000
-# Hydra's own keys that decide something here; its other ones would change nothing.
-HYDRA_KEYS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.searchpath", "hydra/sweeper", "hydra/launcher")
+# Hydra's own keys that decide something here; its other ones has no effect.
+HYDRA_KEYS = (
+    "hydra.run.dir",
+    "hydra.sweep.dir",
+    "hydra.sweep.subdir",
+    "hydra.searchpath",
+    "hydra/sweeper",
+    "hydra/launcher",
+)
 HYDRA_SECTIONS = ("hydra.sweeper.", "hydra.launcher.", "hydra.job.")
 _KEY = re.compile(r"^(?P<sign>~|\+\+?)?(?P<key>[A-Za-z_][\w./@:-]*)=(?P<value>.*)$", re.DOTALL)
 
@@ -87,8 +97,13 @@ def _unreadable(argument: str) -> Problem:
         return Problem(argument, None, "this is no override of the form key=value", "see `python -m runner --help`")
     if not _can_be_read(f"{match['key']}=1"):
         near = nearest(re.sub(r"\W+", ".", match["key"]).strip("."), key_names())
-        mend = f"did you mean {near}={match['value']}?" if near else "`python -m runner keys` lists every key"
-        return Problem(match["key"], match["value"], "this is no name of a key: names are letters, digits and _, with single dots between them", mend)
+        fix = f"did you mean {near}={match['value']}?" if near else "`python -m runner keys` lists every key"
+        return Problem(
+            match["key"],
+            match["value"],
+            "this is no name of a key: names are letters, digits and _, with single dots between them",
+            fix,
+        )
     if "${" in match["value"]:
         return _unreadable_reference(match["key"], match["value"])
     return Problem(
@@ -121,7 +136,12 @@ def _broken_reference(override: Override) -> Problem | None:
 
 def _unreadable_reference(key: str, value: str) -> Problem:
     as_text = quoted(value).replace("${", "\\${")
-    return Problem(key, value, "this reference cannot be read", f"write ${{KEY}}, or for the text itself {shlex.quote(f'{key}={as_text}')}")
+    return Problem(
+        key,
+        value,
+        "this reference cannot be read",
+        f"write ${{KEY}}, or for the text itself {shlex.quote(f'{key}={as_text}')}",
+    )
 
 
 def _wrong_range(override: Override) -> Problem | None:
@@ -181,7 +201,9 @@ def group_choices_as_text(override: Override, groups: set[str]) -> str:
     return f"{sign}{override.get_key_element().lstrip('+')}={texts}"
 
 
-def check_names(overrides: list[Override], groups: dict[str, list[str]], is_key: Callable[[str], bool], keys: list[str]) -> list[Problem]:
+def check_names(
+    overrides: list[Override], groups: dict[str, list[str]], is_key: Callable[[str], bool], keys: list[str]
+) -> list[Problem]:
     """Problems of names only: unknown keys, unknown options, a group replaced by a value.
 
     Args:
@@ -189,15 +211,26 @@ def check_names(overrides: list[Override], groups: dict[str, list[str]], is_key:
         is_key: whether a dotted name is a key a run may set.
         keys: all such names, for suggestions.
     """
-    return _two_ways_to_say_one_thing(overrides) + [problem for override in overrides for problem in name_problems(override, groups, is_key, keys)]
+    return _two_ways_to_say_one_thing(overrides) + [
+        problem for override in overrides for problem in name_problems(override, groups, is_key, keys)
+    ]
 
 
-def name_problems(override: Override, groups: dict[str, list[str]], is_key: Callable[[str], bool], keys: list[str]) -> list[Problem]:
+def name_problems(
+    override: Override, groups: dict[str, list[str]], is_key: Callable[[str], bool], keys: list[str]
+) -> list[Problem]:
     """As `check_names`, of one override alone."""
     name = override.key_or_group
     value = (override.input_line or "").partition("=")[2]
     if override.is_delete():
-        return [Problem(override.input_line or name, None, "nothing can be taken out of a run", f"use {name}=null for a key, {name}=OPTION for a group")]
+        return [
+            Problem(
+                override.input_line or name,
+                None,
+                "nothing can be taken out of a run",
+                f"use {name}=null for a key, {name}=OPTION for a group",
+            )
+        ]
     if name in ADDED_GROUPS and not override.is_add() and not override.is_force_add():
         return [Problem(name, value, "this group is not part of every run", f"type +{override.input_line}")]
     if name in groups:
@@ -215,7 +248,15 @@ def _two_ways_to_say_one_thing(overrides: list[Override]) -> list[Problem]:
     if "method" not in typed:
         return []
     twins = [name for name in ("launcher", "zero_stage") if name in typed]
-    return [Problem(name, typed[name].partition("=")[2], f"{typed['method']} chooses it too", f"leave one of them out: {typed[name]} or {typed['method']}") for name in twins]
+    return [
+        Problem(
+            name,
+            typed[name].partition("=")[2],
+            f"{typed['method']} chooses it too",
+            f"leave one of them out: {typed[name]} or {typed['method']}",
+        )
+        for name in twins
+    ]
 
 
 def _wrong_options(override: Override, options: list[str]) -> list[Problem]:
@@ -230,21 +271,37 @@ def _wrong_options(override: Override, options: list[str]) -> list[Problem]:
             problems.append(Problem(group, value, why, f"use {typed}=OPTION, or -m {typed}={several} for one run each"))
         elif name not in options:
             near = nearest(name, options, cutoff=0.4)
-            problems.append(Problem(group, name, f"there is no such option; {group} has {', '.join(options) or 'none yet'}", f"use {typed}={near}" if near else ""))
+            problems.append(
+                Problem(
+                    group,
+                    name,
+                    f"there is no such option; {group} has {', '.join(options) or 'none yet'}",
+                    f"use {typed}={near}" if near else "",
+                )
+            )
     return problems
 
 
 def _unknown_hydra_key(override: Override) -> Problem:
     key, _, value = (override.input_line or "").partition("=")
     near = nearest(override.key_or_group, HYDRA_KEYS, cutoff=0.75)
-    mend = f"did you mean {near}={value}?" if near else f"Hydra's keys with a say here are {', '.join(HYDRA_KEYS)} and those of hydra.sweeper"
-    return Problem(key, value, "no part of the runner reads this key", mend)
+    fix = (
+        f"did you mean {near}={value}?"
+        if near
+        else f"Hydra's keys with a say here are {', '.join(HYDRA_KEYS)} and those of hydra.sweeper"
+    )
+    return Problem(key, value, "no part of the runner reads this key", fix)
 
 
 def _section(override: Override, keys: list[str]) -> Problem:
     name, value = override.key_or_group, (override.input_line or "").partition("=")[2]
     inside = [key.removeprefix(f"{name}.") for key in keys if key.startswith(f"{name}.")]
-    return Problem(name, value, "this is a section with keys of its own, not a value", f"set one of them: {name}.{inside[0]}=…, {', '.join(inside[1:6])}, …")
+    return Problem(
+        name,
+        value,
+        "this is a section with keys of its own, not a value",
+        f"set one of them: {name}.{inside[0]}=…, {', '.join(inside[1:6])}, …",
+    )
 
 
 def _group_as_key(override: Override) -> Problem:
@@ -265,7 +322,7 @@ def _unknown_key(override: Override, groups: dict[str, list[str]], keys: list[st
     if any(key.startswith(f"{name}.") for key in keys):
         return _section(override, keys)
     value = (override.input_line or "").partition("=")[2]
-    mend = f"did you mean {near}={value}?" if near else "`python -m runner keys` lists every key"
+    fix = f"did you mean {near}={value}?" if near else "`python -m runner keys` lists every key"
     if near in groups:
-        mend += f" ({near} has {', '.join(groups[near])})"
-    return Problem((override.input_line or name).partition("=")[0], value, "no part of the runner reads this key", mend)
+        fix += f" ({near} has {', '.join(groups[near])})"
+    return Problem((override.input_line or name).partition("=")[0], value, "no part of the runner reads this key", fix)

@@ -107,7 +107,11 @@ class DialogueFitter:
         """For each dialogue the longest form that fits: with its context, else without, else a part of its newest turn."""
         with_context = self._least_dropped(dialogues, lambda dialogue, dropped: dialogue.text(self._prefix, dropped))
         rest = [dialogue for dialogue, dropped in zip(dialogues, with_context, strict=True) if dropped is None]
-        without = iter(self._least_dropped(rest, lambda dialogue, dropped: dialogue.text(self._prefix, dropped, with_context=False)))
+        without = iter(
+            self._least_dropped(
+                rest, lambda dialogue, dropped: dialogue.text(self._prefix, dropped, with_context=False)
+            )
+        )
         texts, cut = [], []
         for dialogue, dropped in zip(dialogues, with_context, strict=True):
             keeps_context = dropped is not None
@@ -118,7 +122,10 @@ class DialogueFitter:
             self._counts.turns_dropped += oldest
             self._counts.contexts_dropped += dialogue.context is not None and not keeps_context
             self._counts.newest_cut += kept is None
-        return [self._end_of(text, ids) if is_cut else (text, ids) for text, ids, is_cut in zip(texts, self._ids(texts), cut, strict=True)]
+        return [
+            self._end_of(text, ids) if is_cut else (text, ids)
+            for text, ids, is_cut in zip(texts, self._ids(texts), cut, strict=True)
+        ]
 
     def _least_dropped(self, dialogues: list[Dialogue], text: Callable[[Dialogue, int], str]) -> list[int | None]:
         """Fewest oldest turns to drop so that each dialogue fits, by bisection over all rows at once; None where even the newest does not."""
@@ -131,14 +138,18 @@ class DialogueFitter:
                     high[index] = middle[index]
                 else:
                     low[index] = middle[index] + 1
-        return [dropped if dropped < len(dialogue.turns) else None for dropped, dialogue in zip(low, dialogues, strict=True)]
+        return [
+            dropped if dropped < len(dialogue.turns) else None for dropped, dialogue in zip(low, dialogues, strict=True)
+        ]
 
     def _end_of(self, text: str, ids: list[int]) -> tuple[str, list[int]]:
         """The prefix and the end of a newest turn that is too long alone."""
         kept = self._prefix_tokens(ids)
         room = self._max_length - kept
         if room < 2:
-            raise ValueError(f"task.source_prefix={self._prefix!r} has {kept} tokens and leaves no room in task.max_source_length={self._max_length}")
+            raise ValueError(
+                f"task.source_prefix={self._prefix!r} has {kept} tokens and leaves no room in task.max_source_length={self._max_length}"
+            )
         shorter = ids[:kept] + ids[len(ids) - room :]
         return self._tokenizer.decode(shorter, skip_special_tokens=True), shorter
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from runner.regular import check_regular
+from runner.regular_files import check_regular
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
 Row = dict[str, Any]
@@ -101,7 +101,9 @@ def _json(path: Path) -> Iterator[Row]:
     try:
         rows = json.loads(path.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as error:
-        raise UnreadableFile(f"{path}: line {error.lineno} is no JSON ({error.msg}); one object a line is called .jsonl") from None
+        raise UnreadableFile(
+            f"{path}: line {error.lineno} is no JSON ({error.msg}); one object a line is called .jsonl"
+        ) from None
     except UnicodeDecodeError:
         raise
     except (ValueError, RecursionError) as error:

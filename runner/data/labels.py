@@ -38,7 +38,9 @@ def distinct(encoded: Iterable[str]) -> list[object]:
 
 def names_fit(found: list[object], names: list[str]) -> bool:
     """Whether every label is one of the names, or every label is the id of one."""
-    return set(map(str, found)) <= set(names) or all(isinstance(value, int) and 0 <= value < len(names) for value in found)
+    return set(map(str, found)) <= set(names) or all(
+        isinstance(value, int) and 0 <= value < len(names) for value in found
+    )
 
 
 def label_names(found: list[object], configured: list[str] | None) -> list[str]:

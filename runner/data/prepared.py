@@ -22,11 +22,11 @@ import filelock
 import numpy as np
 import pyarrow as pa
 
-from runner import __version__, places
+from runner import __version__, paths
+from runner.config.schema import DatasetConfig
 from runner.data.files import Row, read_rows
 from runner.data.scan import split_paths
 from runner.recipe import Recipe
-from runner.schema import DatasetConfig
 
 ROWS_AT_A_TIME = 1000  # rows tokenised together; bounds memory, whatever the size of the split
 
@@ -64,12 +64,16 @@ class PreparedSplit:
         """Some rows as a table of one-row slices. Arrow's own `take` copies the whole table first, as soon as it has several blocks."""
         blocks = np.searchsorted(self._starts, indices, side="right") - 1
         places = zip(blocks.tolist(), indices, strict=True)
-        return pa.Table.from_batches([self._blocks[block].slice(index - self._starts[block], 1) for block, index in places], self.table.schema)
+        return pa.Table.from_batches(
+            [self._blocks[block].slice(index - self._starts[block], 1) for block, index in places], self.table.schema
+        )
 
     def longest(self, rows: int) -> PreparedSplit:
         """A split of at most this many of the longest rows."""
         kept = np.argsort(-self.lengths, kind="stable")[:rows]
-        return PreparedSplit(self._picked(kept.tolist()), self.lengths[kept], self.items[kept], self.fingerprint, self.notes)
+        return PreparedSplit(
+            self._picked(kept.tolist()), self.lengths[kept], self.items[kept], self.fingerprint, self.notes
+        )
 
     def column(self, name: str) -> list[Any]:
         """One whole column; empty where there is none."""
@@ -102,7 +106,9 @@ def _place(recipe: Recipe, tokenizer: Any, split: str) -> tuple[Path, _Source]:
     limit = {"train": dataset.max_train_rows, "validation": dataset.max_validation_rows}.get(split)
     source = _source(dataset, split)
     fingerprint = _fingerprint(recipe, tokenizer, source.fingerprint, limit)
-    return places.cache_dir(recipe.config.cache_dir) / "features" / fingerprint, _Source(islice(source.rows, limit), source.fingerprint)
+    return paths.cache_dir(recipe.config.cache_dir) / "features" / fingerprint, _Source(
+        islice(source.rows, limit), source.fingerprint
+    )
 
 
 @dataclass
@@ -185,7 +191,9 @@ def _write(folder: Path, recipe: Recipe, tokenizer: Any, rows: Iterator[Row]) ->
             pa.ipc.new_file(str(partial / "features.arrow"), pa.schema([])).close()
         else:
             writer.close()
-        np.savez(partial / "sizes.npz", lengths=np.array(lengths, dtype=np.int32), items=np.array(items, dtype=np.int32))
+        np.savez(
+            partial / "sizes.npz", lengths=np.array(lengths, dtype=np.int32), items=np.array(items, dtype=np.int32)
+        )
         (partial / "facts.json").write_text(json.dumps({"rows": len(lengths), "notes": recipe.preparation_notes()}))
         os.replace(partial, folder)
     except BaseException:
@@ -195,7 +203,9 @@ def _write(folder: Path, recipe: Recipe, tokenizer: Any, rows: Iterator[Row]) ->
 
 def _with_open_nulls(schema: pa.Schema) -> pa.Schema:
     """A first block whose references are all missing says nothing about their type: take integers."""
-    return pa.schema([pa.field(field.name, pa.int64() if pa.types.is_null(field.type) else field.type) for field in schema])
+    return pa.schema(
+        [pa.field(field.name, pa.int64() if pa.types.is_null(field.type) else field.type) for field in schema]
+    )
 
 
 def _open(folder: Path, fingerprint: str) -> PreparedSplit:

@@ -10,9 +10,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from runner import places
+from runner import paths
+from runner.config.schema import DatasetConfig
 from runner.data.files import header, read_rows
-from runner.schema import DatasetConfig
 
 SCAN_VERSION = 3
 
@@ -28,8 +28,12 @@ class SplitScan:
     columns: list[str]  # trimmed
     raw_columns: list[str]  # as they stand in the first file
     labels: dict[str, int] = field(default_factory=dict)  # label as JSON text → rows
-    empty: dict[str, int] = field(default_factory=dict)  # column → number (from 1) of the first row without a value or without the key
-    odd: dict[str, dict[str, int]] = field(default_factory=dict)  # column → what is no plain value (see `kind_of`) → its first row
+    empty: dict[str, int] = field(
+        default_factory=dict
+    )  # column → number (from 1) of the first row without a value or without the key
+    odd: dict[str, dict[str, int]] = field(
+        default_factory=dict
+    )  # column → what is no plain value (see `kind_of`) → its first row
     files: list[int] = field(default_factory=list)  # rows read from each file
 
     def place(self, paths: list[Path], row: int) -> str:
@@ -45,7 +49,7 @@ def split_paths(dataset: DatasetConfig, split: str) -> list[Path]:
     """Files of a split, absolute; bundled ones lie with the package."""
     named = getattr(dataset, split)
     names = [named] if isinstance(named, str) else list(named or [])
-    base = places.samples_dir() if dataset.source == "bundled" else Path.cwd()
+    base = paths.samples_dir() if dataset.source == "bundled" else Path.cwd()
     return [base / Path(name).expanduser() for name in names]
 
 
@@ -55,7 +59,9 @@ def scan_split(paths: list[Path], label_column: str | None, cache: Path, limit: 
     Raises:
         UnreadableFile: see `read_rows`.
     """
-    key = hashlib.sha256(json.dumps([SCAN_VERSION, label_column, limit, [_stamp(path) for path in paths]]).encode()).hexdigest()
+    key = hashlib.sha256(
+        json.dumps([SCAN_VERSION, label_column, limit, [_stamp(path) for path in paths]]).encode()
+    ).hexdigest()
     kept = cache / "scans" / f"{key}.json"
     try:
         return SplitScan(**json.loads(kept.read_text()))
@@ -121,7 +127,11 @@ def kind_of(value: object, label: bool = False) -> str | None:
     if isinstance(value, str):
         return None if value.isascii() or _encodes(value) else SURROGATE
     if isinstance(value, (list, tuple)):
-        return LIST if all(isinstance(part, (str, int, float)) and kind_of(part) is None for part in value) else "a list of other things than texts"
+        return (
+            LIST
+            if all(isinstance(part, (str, int, float)) and kind_of(part) is None for part in value)
+            else "a list of other things than texts"
+        )
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, bytes):

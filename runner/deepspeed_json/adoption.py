@@ -5,15 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from runner.config.resolve import resolve_machine
+from runner.config.schema import RunConfig
 from runner.deepspeed_json import blocks
 from runner.deepspeed_json.known import AUTO
 from runner.deepspeed_json.reading import MEND, checked_values, get, read
 from runner.errors import Problem
-from runner.resolve import resolve_machine
-from runner.schema import RunConfig
 
-_ZERO = ("stage", "reduce_bucket_size", "allgather_bucket_size", "overlap_comm", "contiguous_gradients", "sub_group_size")
-_STAGE3 = ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "stage3_max_live_parameters", "stage3_max_reuse_distance")
+_ZERO = (
+    "stage",
+    "reduce_bucket_size",
+    "allgather_bucket_size",
+    "overlap_comm",
+    "contiguous_gradients",
+    "sub_group_size",
+)
+_STAGE3 = (
+    "stage3_prefetch_bucket_size",
+    "stage3_param_persistence_threshold",
+    "stage3_max_live_parameters",
+    "stage3_max_reuse_distance",
+)
 _OFFLOAD = (("offload_optimizer", "optimizer"), ("offload_param", "params"))
 ADOPTED = {  # where a value in the JSON belongs in the run's configuration
     "train_micro_batch_size_per_gpu": "train.micro_batch_size",
@@ -27,7 +39,10 @@ ADOPTED = {  # where a value in the JSON belongs in the run's configuration
     "scheduler.params.warmup_num_steps": "scheduler.warmup_steps",
     **{f"zero_optimization.{key}": f"zero.{key}" for key in (*_ZERO, *_STAGE3)},
 }
-FP16 = {f"fp16.{key}": f"precision.{key}" for key in ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")}
+FP16 = {
+    f"fp16.{key}": f"precision.{key}"
+    for key in ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")
+}
 CHOSEN_BY = {  # group that sets the key
     "zero.stage": "zero_stage",
     "offload.optimizer": "offload",
@@ -67,7 +82,9 @@ class _Taking:
         taken: configuration key → (path in the file, value), to find two values of the file for one key.
     """
 
-    def __init__(self, config: RunConfig, content: dict[str, Any], explicit: frozenset[str], problems: list[Problem]) -> None:
+    def __init__(
+        self, config: RunConfig, content: dict[str, Any], explicit: frozenset[str], problems: list[Problem]
+    ) -> None:
         self.config, self.content, self.explicit, self.problems = config, content, explicit, problems
         self.taken: dict[str, tuple[str, Any]] = {}
 
@@ -84,9 +101,23 @@ class _Taking:
         own, chosen_by = getattr(getattr(self.config, section), name), CHOSEN_BY.get(key, key)
         first, other = self.taken.setdefault(key, (path, value))
         if not _same(other, value):
-            self.problems.append(Problem(path, value, f"launcher.config_file says {first}={other} as well, and a run has one {key}", "write the same value, or auto, for both"))
+            self.problems.append(
+                Problem(
+                    path,
+                    value,
+                    f"launcher.config_file says {first}={other} as well, and a run has one {key}",
+                    "write the same value, or auto, for both",
+                )
+            )
         elif {key, chosen_by, f"++{key}"} & self.explicit and own != AUTO and not _same(own, value):
-            self.problems.append(Problem(chosen_by, own, f"launcher.config_file says {said or f'{path}={value}'}", f"leave {chosen_by} out or change the file"))
+            self.problems.append(
+                Problem(
+                    chosen_by,
+                    own,
+                    f"launcher.config_file says {said or f'{path}={value}'}",
+                    f"leave {chosen_by} out or change the file",
+                )
+            )
         elif not _same(own, value):
             self._set(path, section, name, value)
 
@@ -94,7 +125,9 @@ class _Taking:
         try:
             setattr(getattr(self.config, section), name, tuple(value) if isinstance(value, list) else value)
         except ValueError as error:
-            why = str(error).splitlines()[2] if str(error).count("\n") > 1 else str(error)  # pydantic: title, key, then the reason
+            why = (
+                str(error).splitlines()[2] if str(error).count("\n") > 1 else str(error)
+            )  # pydantic: title, key, then the reason
             self.problems.append(Problem(path, value, why.partition(" [type=")[0].strip(), MEND))
             return
         if section == "offload" and name in ("optimizer", "params"):
@@ -102,17 +135,33 @@ class _Taking:
 
     def precision(self) -> None:
         """The number format that `bf16.enabled` and `fp16.enabled` mean together."""
-        stated = {name: value for name in ("bf16", "fp16") if isinstance(value := get(self.content, f"{name}.enabled"), bool)}
+        stated = {
+            name: value for name in ("bf16", "fp16") if isinstance(value := get(self.content, f"{name}.enabled"), bool)
+        }
         enabled = [name for name, value in stated.items() if value]
         if len(enabled) == 2:
-            self.problems.append(Problem("fp16.enabled", True, "bf16.enabled is true as well", "switch one of them off in launcher.config_file"))
+            self.problems.append(
+                Problem(
+                    "fp16.enabled",
+                    True,
+                    "bf16.enabled is true as well",
+                    "switch one of them off in launcher.config_file",
+                )
+            )
             return
-        own, open_ended = self.config.precision.name, any(get(self.content, f"{name}.enabled") == AUTO for name in ("bf16", "fp16"))
+        own, open_ended = (
+            self.config.precision.name,
+            any(get(self.content, f"{name}.enabled") == AUTO for name in ("bf16", "fp16")),
+        )
         if not stated or (open_ended and not enabled and resolve_machine(self.config)[0].precision.name not in stated):
             return  # nothing is said, or one format is excluded and it is not the run's
         word = enabled[0] if enabled else "fp32"
         if "precision" in self.explicit and own not in (word, AUTO):
-            self.problems.append(Problem("precision", own, f"launcher.config_file means {word}", "leave precision out or change the file"))
+            self.problems.append(
+                Problem(
+                    "precision", own, f"launcher.config_file means {word}", "leave precision out or change the file"
+                )
+            )
         else:
             self.config.precision.name = word  # type: ignore[assignment]
 
@@ -122,7 +171,14 @@ class _Taking:
             section, owner = getattr(self.config, name), "deepspeed" if name in self.content else "client"
             if f"{name}.owner" in self.explicit and section.owner not in (owner, AUTO):
                 has = "has a" if name in self.content else "has no"
-                self.problems.append(Problem(f"{name}.owner", section.owner, f"launcher.config_file {has} {name} block", f"use {name}.owner={owner} or change the file"))
+                self.problems.append(
+                    Problem(
+                        f"{name}.owner",
+                        section.owner,
+                        f"launcher.config_file {has} {name} block",
+                        f"use {name}.owner={owner} or change the file",
+                    )
+                )
             section.owner = owner
 
     def blocks(self) -> None:
@@ -161,7 +217,9 @@ class _Taking:
             return
         first, other = self.taken.get(key, (path, value))
         if other != value:
-            self.problems.append(Problem(path, value, f"the record has one {key}, and there stands {first}={other}", "", "notice"))
+            self.problems.append(
+                Problem(path, value, f"the record has one {key}, and there stands {first}={other}", "", "notice")
+            )
         else:
             self.take(path, key, value)
 
@@ -172,11 +230,20 @@ class _Taking:
             return
         torch_adam = get(self.content, "optimizer.params.torch_adam")
         if isinstance(torch_adam, bool):
-            self.take("optimizer.params.torch_adam", "offload.force_cpu_adam", not torch_adam, f"optimizer.params.torch_adam={torch_adam}")
+            self.take(
+                "optimizer.params.torch_adam",
+                "offload.force_cpu_adam",
+                not torch_adam,
+                f"optimizer.params.torch_adam={torch_adam}",
+            )
 
 
 def _same(own: Any, value: Any) -> bool:
-    return list(own) == list(value) if isinstance(own, list | tuple) and isinstance(value, list | tuple) else bool(own == value)
+    return (
+        list(own) == list(value)
+        if isinstance(own, list | tuple) and isinstance(value, list | tuple)
+        else bool(own == value)
+    )
 
 
 def fixed_batch(config: RunConfig, with_accumulation: bool) -> list[Problem]:
@@ -189,6 +256,14 @@ def fixed_batch(config: RunConfig, with_accumulation: bool) -> list[Problem]:
     if config.launcher.config_file is None or config.launcher.name != "deepspeed":
         return []
     content = read(Path(config.launcher.config_file).expanduser())
-    keys = ["train_batch_size", "train_micro_batch_size_per_gpu", *(["gradient_accumulation_steps"] if with_accumulation else [])]
+    keys = [
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        *(["gradient_accumulation_steps"] if with_accumulation else []),
+    ]
     why = "the search for the largest micro batch sets it, and launcher.config_file fixes it"
-    return [Problem(key, content[key], why, f'write "{key}": "auto" in launcher.config_file') for key in keys if content.get(key, AUTO) != AUTO]
+    return [
+        Problem(key, content[key], why, f'write "{key}": "auto" in launcher.config_file')
+        for key in keys
+        if content.get(key, AUTO) != AUTO
+    ]

@@ -9,14 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from runner.config.schema import RunConfig
 from runner.deepspeed_json.known import AUTO, OPTIMIZER_PARAMS, WARMUP_PARAMS
 from runner.deepspeed_json.reading import MEND, as_written, get, unknown_key
 from runner.errors import Problem, nearest
-from runner.schema import RunConfig
 
 ADAM = ("AdamW", "Adam")  # one algorithm: DeepSpeed's Adam decouples weight decay, too, unless adam_w_mode is false
 OTHER_OPTIMIZERS = ("Adagrad", "Lamb", "Lion", "Muon", "MuAdam", "MuAdamW", "MuSGD")
-TORCH_OPTIMIZERS = ("Adadelta", "Adafactor", "Adamax", "ASGD", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam")  # DeepSpeed looks there for other names
+TORCH_OPTIMIZERS = (
+    "Adadelta",
+    "Adafactor",
+    "Adamax",
+    "ASGD",
+    "LBFGS",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "SGD",
+    "SparseAdam",
+)  # DeepSpeed looks there for other names
 SCHEDULES = {"WarmupDecayLR": "linear", "WarmupLR": "constant"}
 OTHER_SCHEDULES = ("WarmupCosineLR", "OneCycle", "LRRangeTest")
 _SHARED = {"lr", "betas", "eps", "weight_decay", "torch_adam", "adam_w_mode", "fp32_optimizer_states", "amsgrad"}
@@ -25,14 +37,26 @@ TAKES = {  # parameters by the class that DeepSpeed builds
     "DeepSpeedCPUAdam": _SHARED | {"bias_correction"},
     "DeepSpeed FusedAdam": _SHARED | {"bias_correction", "set_grad_none"},
 }
-FIXED = {"adam_w_mode": True, "amsgrad": False, "maximize": False, "bias_correction": True, "fp32_optimizer_states": True}  # another value is another optimizer
+FIXED = {
+    "adam_w_mode": True,
+    "amsgrad": False,
+    "maximize": False,
+    "bias_correction": True,
+    "fp32_optimizer_states": True,
+}  # another value is another optimizer
 
 
 def adam_class(content: dict[str, Any], config: RunConfig) -> str:
     """The class that DeepSpeed builds for the file's optimizer block; `config` is resolved."""
     torch_adam = get(content, "optimizer.params.torch_adam")
     if isinstance(torch_adam, bool):
-        return "torch AdamW" if torch_adam else "DeepSpeedCPUAdam" if config.offload.optimizer != "none" else "DeepSpeed FusedAdam"
+        return (
+            "torch AdamW"
+            if torch_adam
+            else "DeepSpeedCPUAdam"
+            if config.offload.optimizer != "none"
+            else "DeepSpeed FusedAdam"
+        )
     if config.offload.optimizer != "none":
         return "DeepSpeedCPUAdam" if config.offload.force_cpu_adam else "torch AdamW"
     # On a CPU DeepSpeed would compile its fused Adam first, for a minute, to compute the same.
@@ -42,28 +66,36 @@ def adam_class(content: dict[str, Any], config: RunConfig) -> str:
 def check_types(content: dict[str, Any]) -> list[Problem]:
     """Blocks whose type is missing, unknown, or not one that the run can state."""
     why_optimizer = "DeepSpeed has it, but plan, memory estimate and record of a run are those of AdamW"
-    why_schedule = "DeepSpeed has it, but it is none of the learning rates a run can state (plan and record would name another)"
+    why_schedule = (
+        "DeepSpeed has it, but it is none of the learning rates a run can state (plan and record would name another)"
+    )
     return [
         *_type(content, "optimizer", ADAM, (*OTHER_OPTIMIZERS, *TORCH_OPTIMIZERS), why_optimizer),
         *_type(content, "scheduler", tuple(SCHEDULES), OTHER_SCHEDULES, why_schedule),
     ]
 
 
-def _type(content: dict[str, Any], block: str, taken: tuple[str, ...], others: tuple[str, ...], why: str) -> list[Problem]:
+def _type(
+    content: dict[str, Any], block: str, taken: tuple[str, ...], others: tuple[str, ...], why: str
+) -> list[Problem]:
     if block not in content:
         return []
     name, known = content[block].get("type"), {each.lower(): each for each in (*taken, *others)}
-    mend = f"use {' or '.join(taken)}, or remove the {block} block from launcher.config_file: the client owns it then"
+    fix = f"use {' or '.join(taken)}, or remove the {block} block from launcher.config_file: the client owns it then"
     if not isinstance(name, str):
         said = as_written(name) if "type" in content[block] else None
-        return [Problem(f"{block}.type", said, f"this must be one of DeepSpeed's {block}s ({', '.join(known.values())})", mend)]
+        return [
+            Problem(
+                f"{block}.type", said, f"this must be one of DeepSpeed's {block}s ({', '.join(known.values())})", fix
+            )
+        ]
     # DeepSpeed takes its own optimizers in any case; schedules as they are written.
     meant = known.get(name.lower()) if block == "optimizer" else name if name in known.values() else None
     if meant is not None:
-        return [] if meant in taken else [Problem(f"{block}.type", name, why, mend)]
+        return [] if meant in taken else [Problem(f"{block}.type", name, why, fix)]
     near = nearest(name, known.values())
-    mend = f"did you mean {near}?" if near else mend
-    return [Problem(f"{block}.type", name, f"DeepSpeed has no such {block} (it has {', '.join(known.values())})", mend)]
+    fix = f"did you mean {near}?" if near else fix
+    return [Problem(f"{block}.type", name, f"DeepSpeed has no such {block} (it has {', '.join(known.values())})", fix)]
 
 
 def check_optimizer(content: dict[str, Any], config: RunConfig) -> list[Problem]:
@@ -74,9 +106,20 @@ def check_optimizer(content: dict[str, Any], config: RunConfig) -> list[Problem]
         if key not in OPTIMIZER_PARAMS:
             problems.append(unknown_key(path, TAKES[name]))
         elif key not in TAKES[name]:
-            problems.append(Problem(path, value, f"{name}, which is what runs, does not take it", "remove it from launcher.config_file"))
+            problems.append(
+                Problem(
+                    path, value, f"{name}, which is what runs, does not take it", "remove it from launcher.config_file"
+                )
+            )
         elif key in FIXED and value not in (FIXED[key], AUTO):
-            problems.append(Problem(path, value, "this is another optimizer than the AdamW of plan and record", "remove it from launcher.config_file"))
+            problems.append(
+                Problem(
+                    path,
+                    value,
+                    "this is another optimizer than the AdamW of plan and record",
+                    "remove it from launcher.config_file",
+                )
+            )
     return problems
 
 
@@ -84,23 +127,56 @@ def check_schedule(content: dict[str, Any], warmup_steps: int) -> list[Problem]:
     """Parameters that the schedule does not take, that DeepSpeed refuses late, or that make another curve of it."""
     params, name = get(content, "scheduler.params") or {}, content["scheduler"]["type"]
     taken = {*WARMUP_PARAMS, "total_num_steps"} if name == "WarmupDecayLR" else set(WARMUP_PARAMS)
-    problems = [unknown_key(f"scheduler.params.{key}", taken) for key in params if key not in {*taken, "total_num_steps"}]
+    problems = [
+        unknown_key(f"scheduler.params.{key}", taken) for key in params if key not in {*taken, "total_num_steps"}
+    ]
     if "total_num_steps" in params and "total_num_steps" not in taken:
-        problems.append(Problem("scheduler.params.total_num_steps", params["total_num_steps"], f"{name} never ends and does not take it", "remove it, or use type WarmupDecayLR"))
+        problems.append(
+            Problem(
+                "scheduler.params.total_num_steps",
+                params["total_num_steps"],
+                f"{name} never ends and does not take it",
+                "remove it, or use type WarmupDecayLR",
+            )
+        )
     if params.get("warmup_num_steps") == 0:
-        mend = "write auto (the runner finds an equal schedule), or remove the scheduler block from launcher.config_file"
-        problems.append(Problem("scheduler.params.warmup_num_steps", 0, "DeepSpeed refuses a warm-up of 0 steps", mend))
-    kind, low, index = (params.get(key, default) for key, default in (("warmup_type", "linear"), ("warmup_min_lr", 0), ("last_batch_iteration", -1)))
+        fix = "write auto (the runner finds an equal schedule), or remove the scheduler block from launcher.config_file"
+        problems.append(Problem("scheduler.params.warmup_num_steps", 0, "DeepSpeed refuses a warm-up of 0 steps", fix))
+    kind, low, index = (
+        params.get(key, default)
+        for key, default in (("warmup_type", "linear"), ("warmup_min_lr", 0), ("last_batch_iteration", -1))
+    )
     if kind not in ("linear", "log", AUTO):
         problems.append(Problem("scheduler.params.warmup_type", kind, "DeepSpeed knows linear and log", MEND))
     elif kind == "log" and warmup_steps:
-        problems.append(Problem("scheduler.params.warmup_type", kind, "the warm-up is logarithmic, another one than every other launcher's", "", "notice"))
+        problems.append(
+            Problem(
+                "scheduler.params.warmup_type",
+                kind,
+                "the warm-up is logarithmic, another one than every other launcher's",
+                "",
+                "notice",
+            )
+        )
     if low not in (0, AUTO):
         problems.append(
-            Problem("scheduler.params.warmup_min_lr", low, "the learning rate begins, and after a decay ends, there and not at 0 as under every other launcher", "", "warning")
+            Problem(
+                "scheduler.params.warmup_min_lr",
+                low,
+                "the learning rate begins, and after a decay ends, there and not at 0 as under every other launcher",
+                "",
+                "warning",
+            )
         )
     if index not in (-1, AUTO):
-        problems.append(Problem("scheduler.params.last_batch_iteration", index, "the run begins its schedule at the first step", "remove it from launcher.config_file"))
+        problems.append(
+            Problem(
+                "scheduler.params.last_batch_iteration",
+                index,
+                "the run begins its schedule at the first step",
+                "remove it from launcher.config_file",
+            )
+        )
     return problems
 
 
@@ -109,8 +185,20 @@ def other_length(content: dict[str, Any] | None, config: RunConfig, total_steps:
     stated = get(content or {}, "scheduler.params.total_num_steps") if config.scheduler.name == "linear" else None
     if config.mode != "train" or total_steps is None or stated in (None, AUTO, total_steps):
         return []
-    what = f"is 0 from step {max(stated, config.scheduler.warmup_steps)} on" if stated < total_steps else "does not fall to 0"
-    return [Problem("scheduler.params.total_num_steps", stated, f"the run has {total_steps} optimizer steps, so the learning rate {what}", 'write "auto"', "warning")]
+    what = (
+        f"is 0 from step {max(stated, config.scheduler.warmup_steps)} on"
+        if stated < total_steps
+        else "does not fall to 0"
+    )
+    return [
+        Problem(
+            "scheduler.params.total_num_steps",
+            stated,
+            f"the run has {total_steps} optimizer steps, so the learning rate {what}",
+            'write "auto"',
+            "warning",
+        )
+    ]
 
 
 def schedule_words(content: dict[str, Any] | None, config: RunConfig, total_steps: int | None) -> str:

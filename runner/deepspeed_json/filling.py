@@ -6,10 +6,10 @@ import copy
 from typing import Any
 
 from runner import render
+from runner.config.schema import RunConfig
 from runner.deepspeed_json.blocks import shift
 from runner.deepspeed_json.known import AUTO
 from runner.errors import Problem, RequestError
-from runner.schema import RunConfig
 
 
 def fill(content: dict[str, Any], config: RunConfig, total_steps: int | None) -> dict[str, Any]:
@@ -29,7 +29,12 @@ def fill(content: dict[str, Any], config: RunConfig, total_steps: int | None) ->
     unknown: list[str] = []
     _fill_node(filled, own, "", unknown)
     if unknown:
-        raise RequestError([Problem(key, AUTO, "nothing in the run says what this is", "write a value into launcher.config_file") for key in unknown])
+        raise RequestError(
+            [
+                Problem(key, AUTO, "nothing in the run says what this is", "write a value into launcher.config_file")
+                for key in unknown
+            ]
+        )
     filled["train_batch_size"] = own["train_batch_size"]
     if config.zero.stage == 3:
         filled["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True

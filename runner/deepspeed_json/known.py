@@ -11,7 +11,9 @@ Kind = Literal["block", "bool", "int", "number", "text", "pair", "any"]
 
 
 def _is_int(value: Any) -> bool:
-    return not isinstance(value, bool) and (isinstance(value, int) or (isinstance(value, float) and value.is_integer()))  # 5e8 is a float for JSON
+    return not isinstance(value, bool) and (
+        isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    )  # 5e8 is a float for JSON
 
 
 def _is_number(value: Any) -> bool:
@@ -27,7 +29,14 @@ FITS: dict[Kind, Callable[[Any], bool]] = {
     "pair": lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)),
     "any": lambda value: True,
 }
-WORDS: dict[Kind, str] = {"block": "a block of keys", "bool": "true or false", "int": "a whole number", "number": "a number", "text": "text", "pair": "two numbers"}
+WORDS: dict[Kind, str] = {
+    "block": "a block of keys",
+    "bool": "true or false",
+    "int": "a whole number",
+    "number": "a number",
+    "text": "text",
+    "pair": "two numbers",
+}
 
 
 def _kinds(**names: str) -> dict[str, Kind]:
@@ -59,32 +68,59 @@ OPTIMIZER_PARAMS = _kinds(
     pair="betas",
     bool="torch_adam adam_w_mode fp32_optimizer_states bias_correction amsgrad set_grad_none foreach fused maximize capturable differentiable",
 )
-WARMUP_PARAMS = _kinds(number="warmup_min_lr warmup_max_lr", int="warmup_num_steps last_batch_iteration", text="warmup_type")
+WARMUP_PARAMS = _kinds(
+    number="warmup_min_lr warmup_max_lr", int="warmup_num_steps last_batch_iteration", text="warmup_type"
+)
 KNOWN: dict[str, dict[str, Kind]] = {  # by block; types are judged in runner.deepspeed_json.blocks
     "": TOP_LEVEL,
     "zero_optimization": ZERO,
     "zero_optimization.offload_optimizer": _kinds(
-        text="device nvme_path", int="buffer_count", bool="pin_memory pipeline_read pipeline_write fast_init super_offload", number="ratio cpuadam_cores_perc"
+        text="device nvme_path",
+        int="buffer_count",
+        bool="pin_memory pipeline_read pipeline_write fast_init super_offload",
+        number="ratio cpuadam_cores_perc",
     ),
-    "zero_optimization.offload_param": _kinds(text="device nvme_path", int="buffer_count buffer_size max_in_cpu", bool="pin_memory"),
-    "bf16": _kinds(bool="enabled immediate_grad_update check_grad_overflow bf16_master_weights_and_grads bf16_optimizer_states"),
+    "zero_optimization.offload_param": _kinds(
+        text="device nvme_path", int="buffer_count buffer_size max_in_cpu", bool="pin_memory"
+    ),
+    "bf16": _kinds(
+        bool="enabled immediate_grad_update check_grad_overflow bf16_master_weights_and_grads bf16_optimizer_states"
+    ),
     "fp16": _kinds(
         bool="enabled auto_cast consecutive_hysteresis fp16_master_weights_and_grads",
         number="loss_scale min_loss_scale",
         int="initial_scale_power loss_scale_window hysteresis",
     ),
-    "aio": _kinds(int="block_size queue_depth thread_count intra_op_parallelism", bool="single_submit overlap_events use_gds"),
+    "aio": _kinds(
+        int="block_size queue_depth thread_count intra_op_parallelism", bool="single_submit overlap_events use_gds"
+    ),
     "optimizer": _kinds(any="type", block="params", bool="legacy_fusion"),
     "scheduler": _kinds(any="type", block="params"),
     "torch_autocast": _kinds(bool="enabled", any="dtype lower_precision_safe_modules"),
-    "checkpoint": _kinds(bool="load_universal use_node_local_storage", any="tag_validation checkpoint_serialization writer parallel_write"),
+    "checkpoint": _kinds(
+        bool="load_universal use_node_local_storage",
+        any="tag_validation checkpoint_serialization writer parallel_write",
+    ),
 }
-OPEN_ENDED: dict[str, dict[str, Kind]] = {  # blocks whose other keys are not judged here; those of `params` depend on the type (runner.deepspeed_json.blocks)
+OPEN_ENDED: dict[
+    str, dict[str, Kind]
+] = {  # blocks whose other keys are not judged here; those of `params` depend on the type (runner.deepspeed_json.blocks)
     "optimizer.params": OPTIMIZER_PARAMS,
     "scheduler.params": WARMUP_PARAMS | {"total_num_steps": "int"},
     **{
         name: {"enabled": "bool"}
-        for name in ("flops_profiler", "comms_logger", "tensorboard", "wandb", "csv_monitor", "comet", "hybrid_engine", "autotuning", "data_efficiency", "weight_quantization")
+        for name in (
+            "flops_profiler",
+            "comms_logger",
+            "tensorboard",
+            "wandb",
+            "csv_monitor",
+            "comet",
+            "hybrid_engine",
+            "autotuning",
+            "data_efficiency",
+            "weight_quantization",
+        )
     },
 }
 ALIASES = {  # the field's own name, which DeepSpeed takes as well as the one it documents
@@ -102,23 +138,49 @@ ALIASES = {  # the field's own name, which DeepSpeed takes as well as the one it
     )
 }
 _GONE = "DeepSpeed 0.19 has removed it"
-REFUSED = {  # keys that DeepSpeed knows, or knew, and why they are not taken: (why, mend)
+REFUSED = {  # keys that DeepSpeed knows, or knew, and why they are not taken: (why, fix)
     **dict.fromkeys(
-        ("nebula", "compression_training", "sparse_gradients", "eigenvalue", "sparse_attention", "elasticity", "graph_harvesting", "curriculum_learning", "progressive_layer_drop"),
+        (
+            "nebula",
+            "compression_training",
+            "sparse_gradients",
+            "eigenvalue",
+            "sparse_attention",
+            "elasticity",
+            "graph_harvesting",
+            "curriculum_learning",
+            "progressive_layer_drop",
+        ),
         (_GONE, "remove it"),
     ),
     **dict.fromkeys(
-        ("zero_optimization.mics_shard_size", "zero_optimization.mics_hierarchical_params_gather", "zero_optimization.zeropp_loco_param"),
+        (
+            "zero_optimization.mics_shard_size",
+            "zero_optimization.mics_hierarchical_params_gather",
+            "zero_optimization.zeropp_loco_param",
+        ),
         (_GONE, "remove it"),
     ),
     "amp": (f"{_GONE} (apex)", "remove it and use precision=bf16 or precision=fp16"),
     "zero_optimization.cpu_offload": ("DeepSpeed has replaced it", 'write "offload_optimizer": {"device": "cpu"}'),
     "zero_optimization.cpu_offload_param": ("DeepSpeed has replaced it", 'write "offload_param": {"device": "cpu"}'),
-    "zero_optimization.cpu_offload_use_pin_memory": ("DeepSpeed ignores it", "write pin_memory into offload_optimizer or offload_param"),
-    "zero_optimization.stage3_gather_fp16_weights_on_model_save": ("DeepSpeed has replaced it", "remove it: the runner sets stage3_gather_16bit_weights_on_model_save"),
+    "zero_optimization.cpu_offload_use_pin_memory": (
+        "DeepSpeed ignores it",
+        "write pin_memory into offload_optimizer or offload_param",
+    ),
+    "zero_optimization.stage3_gather_fp16_weights_on_model_save": (
+        "DeepSpeed has replaced it",
+        "remove it: the runner sets stage3_gather_16bit_weights_on_model_save",
+    ),
     "optimizer.params.max_grad_norm": ("DeepSpeed refuses it here", "write gradient_clipping at the top of the file"),
 }
 REFUSED_WHEN_TRUE = {
-    "torch_autocast.enabled": ("the run would compute in another number format than its record says", "remove it and use precision=bf16 or precision=fp16"),
-    "checkpoint.load_universal": ("the runner decides at each resume in which form a checkpoint is loaded", "remove it"),
+    "torch_autocast.enabled": (
+        "the run would compute in another number format than its record says",
+        "remove it and use precision=bf16 or precision=fp16",
+    ),
+    "checkpoint.load_universal": (
+        "the runner decides at each resume in which form a checkpoint is loaded",
+        "remove it",
+    ),
 }

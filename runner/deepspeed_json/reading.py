@@ -8,12 +8,24 @@ from typing import Any
 
 from runner.deepspeed_json.known import ALIASES, AUTO, FITS, KNOWN, OPEN_ENDED, REFUSED, REFUSED_WHEN_TRUE, WORDS, Kind
 from runner.errors import Problem, RequestError, nearest
-from runner.regular import read_regular
+from runner.regular_files import read_regular
 
-MEND = "mend launcher.config_file"
+MEND = "fix launcher.config_file"
 MANY = 16  # known keys that a line no longer names one by one
-_BLOCKS = ("zero_optimization", "optimizer", "scheduler", "bf16", "fp16", "aio")  # looked into before anything else is said
-_INNER = ("optimizer.params", "scheduler.params", "zero_optimization.offload_optimizer", "zero_optimization.offload_param")
+_BLOCKS = (
+    "zero_optimization",
+    "optimizer",
+    "scheduler",
+    "bf16",
+    "fp16",
+    "aio",
+)  # looked into before anything else is said
+_INNER = (
+    "optimizer.params",
+    "scheduler.params",
+    "zero_optimization.offload_optimizer",
+    "zero_optimization.offload_param",
+)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -27,22 +39,32 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise _refused(path, f"cannot be read ({error.strerror})", "set launcher.config_file=FILE") from None
     except (ValueError, RecursionError) as error:
-        raise _refused(path, f"is no JSON ({error})", "mend the file") from None
+        raise _refused(path, f"is no JSON ({error})", "fix the file") from None
     if not isinstance(content, dict):
-        raise _refused(path, "is no JSON object", "mend the file")
+        raise _refused(path, "is no JSON object", "fix the file")
     stop_on_wrong_shapes(content)
     return content
 
 
-def _refused(path: Path, why: str, mend: str) -> RequestError:
-    return RequestError(Problem("launcher.config_file", path, why, mend))
+def _refused(path: Path, why: str, fix: str) -> RequestError:
+    return RequestError(Problem("launcher.config_file", path, why, fix))
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     names = [name for name, _ in pairs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise RequestError([Problem(name, None, "stands twice in one block of launcher.config_file (the last one would win silently)", "remove one of them") for name in twice])
+        raise RequestError(
+            [
+                Problem(
+                    name,
+                    None,
+                    "stands twice in one block of launcher.config_file (the last one would win silently)",
+                    "remove one of them",
+                )
+                for name in twice
+            ]
+        )
     return dict(pairs)
 
 
@@ -55,7 +77,12 @@ def stop_on_wrong_shapes(content: dict[str, Any]) -> None:
     found = [(path, get(content, path)) for path in (*_BLOCKS, *_INNER) if has(content, path)]
     wrong = [(path, value) for path, value in found if not isinstance(value, dict)]
     if wrong:
-        raise RequestError([Problem(path, as_written(value), "this is a block of keys in a DeepSpeed JSON, not a value", MEND) for path, value in wrong])
+        raise RequestError(
+            [
+                Problem(path, as_written(value), "this is a block of keys in a DeepSpeed JSON, not a value", MEND)
+                for path, value in wrong
+            ]
+        )
 
 
 def checked_values(content: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
@@ -92,8 +119,10 @@ def _wrong(key: str, value: Any, known: dict[str, Kind], open_ended: bool) -> Pr
 def unknown_key(key: str, known: Any) -> Problem:
     """A key that DeepSpeed does not have, with the nearest that it has."""
     near = nearest(key.rpartition(".")[2], known)
-    mend = f"did you mean {near}?" if near else f"it has {', '.join(sorted(known))}" if len(known) < MANY else "remove it"
-    return Problem(key, None, "DeepSpeed has no such key (in launcher.config_file)", mend)
+    fix = (
+        f"did you mean {near}?" if near else f"it has {', '.join(sorted(known))}" if len(known) < MANY else "remove it"
+    )
+    return Problem(key, None, "DeepSpeed has no such key (in launcher.config_file)", fix)
 
 
 def as_written(value: Any) -> str:
@@ -113,10 +142,14 @@ def _typed(content: dict[str, Any], prefix: str = "") -> tuple[dict[str, Any], l
         elif isinstance(value, str) and value.lower() in ("true", "false"):
             del typed[name]
             why = "this is text, not a truth value (DeepSpeed takes any text for true)"
-            problems.append(Problem(f"{prefix}{name}", repr(value), why, f"write {value.lower()} without quotes in the JSON"))
+            problems.append(
+                Problem(f"{prefix}{name}", repr(value), why, f"write {value.lower()} without quotes in the JSON")
+            )
         elif isinstance(value, str) and (number := _number(value)) is not None:
             typed[name] = number
-            problems.append(Problem(f"{prefix}{name}", repr(value), f"text was read as the number {number}", "", "notice"))
+            problems.append(
+                Problem(f"{prefix}{name}", repr(value), f"text was read as the number {number}", "", "notice")
+            )
     return typed, problems
 
 
@@ -135,7 +168,15 @@ def _renamed(content: dict[str, Any]) -> list[Problem]:
     both = [name for name in ALIASES if name in zero and ALIASES[name] in zero]
     for name in ALIASES.keys() & zero.keys() - set(both):
         zero[ALIASES[name]] = zero.pop(name)
-    return [Problem(f"zero_optimization.{name}", zero.pop(name), f"is the same as {ALIASES[name]}, which stands in the file, too", "remove one of them") for name in both]
+    return [
+        Problem(
+            f"zero_optimization.{name}",
+            zero.pop(name),
+            f"is the same as {ALIASES[name]}, which stands in the file, too",
+            "remove one of them",
+        )
+        for name in both
+    ]
 
 
 def has(content: dict[str, Any], path: str) -> bool:

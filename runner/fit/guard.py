@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runner.launch.local import Host
+from runner.launch.host_client import Host
 from runner.train.progress import read_heartbeats
 
 
@@ -27,7 +27,9 @@ class GuardedHost:
         self.peak_bytes = 0
         self.ended_by: str | None = None
 
-    def run(self, op: str, run_dir: Path, environment: dict[str, str], while_running: Callable[[], None]) -> dict[str, Any]:
+    def run(
+        self, op: str, run_dir: Path, environment: dict[str, str], while_running: Callable[[], None]
+    ) -> dict[str, Any]:
         """As `Host.run`."""
         began: float | None = None
 

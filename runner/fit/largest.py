@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from runner import plan
 from runner.compose import Composed
-from runner.fit.room import Prediction
-from runner.fit.trial import NO_FIT, Laboratory, Trial
-from runner.schema import RunConfig
+from runner.config import plan
+from runner.config.schema import RunConfig
+from runner.fit.memory_budget import Prediction
+from runner.fit.trial import NO_FIT, Trial, TrialRunner
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,9 @@ def tolerance(rows: int) -> int:
     return max(1, rows // 10)
 
 
-def find_largest(composed: Composed, config: RunConfig, laboratory: Laboratory, rung: str = "as configured") -> Largest:
+def find_largest(
+    composed: Composed, config: RunConfig, trial_runner: TrialRunner, candidate: str = "as configured"
+) -> Largest:
     """Search the largest micro batch of a configuration.
 
     Args:
@@ -40,7 +42,7 @@ def find_largest(composed: Composed, config: RunConfig, laboratory: Laboratory, 
 
     def attempt(rows: int) -> Trial:
         predicted = prediction.bytes(config, rows)
-        trial = laboratory.trial(rung, composed, rows, accumulation, predicted)
+        trial = trial_runner.trial(candidate, composed, rows, accumulation, predicted)
         # A recipe that cuts blocks knows how many there are only when the data is prepared; no batch had more rows than that.
         held = min(rows, max(1, trial.train_rows // plan.world_size(config))) if trial.train_rows else rows
         trial = replace(trial, micro_batch_size=held)
@@ -49,7 +51,7 @@ def find_largest(composed: Composed, config: RunConfig, laboratory: Laboratory, 
         trials.append(trial)
         return trial
 
-    low, high, guess = 0, cap + 1, _predicted_rows(config, prediction, laboratory.room.bytes, 0, cap)
+    low, high, guess = 0, cap + 1, _predicted_rows(config, prediction, trial_runner.room.bytes, 0, cap)
     while high - low > 1 and (high > cap or high - low > tolerance(low)):
         trial = attempt(guess)
         if not trial.ran and trial.status not in NO_FIT:
@@ -59,7 +61,9 @@ def find_largest(composed: Composed, config: RunConfig, laboratory: Laboratory, 
             high = min(high, cap + 1)
         low, high = (trial.micro_batch_size, high) if trial.ran else (low, trial.micro_batch_size)
         if low < high - 1:
-            guess = next_guess(low, high, cap, _predicted_rows(config, prediction, laboratory.room.bytes, low, high - 1))
+            guess = next_guess(
+                low, high, cap, _predicted_rows(config, prediction, trial_runner.room.bytes, low, high - 1)
+            )
     return Largest(low, said if low == cap else f"{high} rows: {trials_at(trials, high).reason}", trials)
 
 

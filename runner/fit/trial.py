@@ -12,17 +12,17 @@ from typing import Any, cast
 from rich.console import Console
 
 from runner.compose import Composed
+from runner.config.schema import CheckpointConfig, RunConfig
 from runner.errors import RequestError
 from runner.execution import Ended, Request, execute
 from runner.fit.guard import GuardedHost
-from runner.fit.room import Room
-from runner.launch.hosts import SharedHosts
-from runner.launch.local import Host
-from runner.launch.turns import turn
+from runner.fit.memory_budget import Room
+from runner.launch.device_lock import turn
+from runner.launch.host_client import Host
+from runner.launch.host_pool import SharedHosts
 from runner.launch.watch import Stopping
 from runner.preflight import Checked, check
-from runner.record import METRICS_FILE
-from runner.schema import CheckpointConfig, RunConfig
+from runner.rundir.record import METRICS_FILE
 
 RAN = "ran"
 NO_FIT = ("out of memory", "over budget", "killed", "timed out")
@@ -37,13 +37,13 @@ class Trial:
     """One line of the ledger. Memory is bytes of the fullest rank.
 
     Attributes:
-        rung: the configuration's name on the ladder.
+        candidate: the configuration's name on the search space.
         status: `ran`; one of NO_FIT; `failed` for anything else; `not tried`.
         samples_per_second: over all ranks, from the median optimizer step, on the longest rows.
         train_rows: rows of the prepared training split (blocks, where the recipe cuts them).
     """
 
-    rung: str
+    candidate: str
     method: str
     micro_batch_size: int
     gradient_accumulation_steps: int
@@ -68,7 +68,7 @@ class Trial:
 
 
 @dataclass
-class Laboratory:
+class TrialRunner:
     """What every trial of one search shares."""
 
     folder: Path
@@ -79,18 +79,24 @@ class Laboratory:
     environment: dict[str, str] = field(default_factory=dict)
     count: int = 0
 
-    def trial(self, rung: str, composed: Composed, micro_batch_size: int, accumulation: int, predicted: int | None) -> Trial:
+    def trial(
+        self, candidate: str, composed: Composed, micro_batch_size: int, accumulation: int, predicted: int | None
+    ) -> Trial:
         """Try a configuration at a batch.
 
         Raises:
             FitStopped: after a signal.
         """
-        from runner import plan
+        from runner.config import plan
 
         self.count += 1
-        own = replace(composed, config=trial_config(composed.config, micro_batch_size, accumulation), run_dir=self.folder / f"trial_{self.count}")
-        told = {
-            "rung": rung,
+        own = replace(
+            composed,
+            config=trial_config(composed.config, micro_batch_size, accumulation),
+            run_dir=self.folder / f"trial_{self.count}",
+        )
+        told: dict[str, Any] = {
+            "candidate": candidate,
             "method": plan.method(own.config),
             "micro_batch_size": micro_batch_size,
             "gradient_accumulation_steps": accumulation,
@@ -101,9 +107,11 @@ class Laboratory:
             checked = check(own)
         except RequestError as error:
             reasons = "; ".join(problem.line() for problem in error.problems if problem.severity == "error")
-            return Trial(**told, measured_bytes=None, samples_per_second=None, status="failed", reason=reasons, folder=None)  # type: ignore[arg-type]
+            return Trial(
+                **told, measured_bytes=None, samples_per_second=None, status="failed", reason=reasons, folder=None
+            )
         outcome = self._run(checked, composed.overrides, told)
-        trial = Trial(**told, **outcome, folder=own.run_dir.name)  # type: ignore[arg-type]
+        trial = Trial(**told, **outcome, folder=own.run_dir.name)
         self._say(trial)
         return trial
 
@@ -111,15 +119,29 @@ class Laboratory:
         speed = f", {trial.samples_per_second:.1f} samples/s" if trial.samples_per_second else ""
         batch = f"micro batch {trial.micro_batch_size} × {trial.gradient_accumulation_steps}"
         used = f"{_mib(trial.measured_bytes or 0)} of {_mib(self.room.bytes)}"
-        self.console.print(f"  trial {self.count}: {trial.rung}, {batch}: {trial.status}{speed}, {used}", highlight=False, markup=False)
+        self.console.print(
+            f"  trial {self.count}: {trial.candidate}, {batch}: {trial.status}{speed}, {used}",
+            highlight=False,
+            markup=False,
+        )
 
     def _run(self, checked: Checked, overrides: list[str], told: dict[str, Any]) -> dict[str, Any]:
         on_cpu = checked.config.launcher.device == "cpu"
         with turn(checked.config, self.stop, self.console) as held:
             if not held:
                 raise FitStopped
-            guard = GuardedHost(self.hosts.of(checked.config), self.room.bytes if on_cpu else None, checked.config.fit.trial_timeout_seconds)
-            request = Request(checked, overrides, time.monotonic(), {"fit": {"trial": self.count, "budget_bytes": self.room.bytes, **told}}, self.environment)
+            guard = GuardedHost(
+                self.hosts.of(checked.config),
+                self.room.bytes if on_cpu else None,
+                checked.config.fit.trial_timeout_seconds,
+            )
+            request = Request(
+                checked,
+                overrides,
+                time.monotonic(),
+                {"fit": {"trial": self.count, "budget_bytes": self.room.bytes, **told}},
+                self.environment,
+            )
             ended = execute(request, cast(Host, guard), self.stop, Console(quiet=True))
         if self.stop.asked:
             raise FitStopped
@@ -130,7 +152,11 @@ def trial_config(config: RunConfig, micro_batch_size: int, accumulation: int) ->
     """The configuration of a trial: the run's own, but short, on its longest rows, and with nothing saved."""
     own = config.model_copy(deep=True)
     train = own.train
-    train.micro_batch_size, train.gradient_accumulation_steps, train.global_batch_size = micro_batch_size, accumulation, None
+    train.micro_batch_size, train.gradient_accumulation_steps, train.global_batch_size = (
+        micro_batch_size,
+        accumulation,
+        None,
+    )
     train.batching, train.max_steps, train.epochs = "longest_first", config.fit.steps, config.fit.steps
     train.save_model, train.log_every, train.warmup_steps_not_timed = False, 1, 1
     train.evaluate_every_epoch = True
@@ -143,7 +169,13 @@ def trial_config(config: RunConfig, micro_batch_size: int, accumulation: int) ->
 
 def _outcome(ended: Ended, guard: GuardedHost, limit: int | None) -> dict[str, Any]:
     record = ended.record.data
-    measured = max([guard.peak_bytes, *(record.get("peak_memory_bytes") or []), (record.get("failure") or {}).get("peak_bytes") or 0])
+    measured = max(
+        [
+            guard.peak_bytes,
+            *(record.get("peak_memory_bytes") or []),
+            (record.get("failure") or {}).get("peak_bytes") or 0,
+        ]
+    )
     status, reason = _status(ended, guard, measured, limit)
     if status != "failed" and status != RAN:
         record["reason"] = reason
@@ -167,7 +199,10 @@ def _status(ended: Ended, guard: GuardedHost, measured: int, limit: int | None) 
     if guard.ended_by == "memory" or (ended.status == "completed" and limit is not None and measured > limit):
         return "over budget", f"a rank's resident memory reached {_mib(measured)}, more than {_mib(limit or 0)}"
     if guard.ended_by == "time" or "no progress for" in reason:
-        return "timed out", reason if "no progress" in reason else "the trial took longer than fit.trial_timeout_seconds"
+        return (
+            "timed out",
+            reason if "no progress" in reason else "the trial took longer than fit.trial_timeout_seconds",
+        )
     if ended.status == "completed":
         return RAN, ""
     if ended.failure is not None and ended.failure.out_of_memory:

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runner.launch.lifeline import die_with_parent, leave_stopping_to_the_runner
 from runner.launch.preload import preload
+from runner.launch.process_signals import die_with_parent, leave_stopping_to_the_runner
 
 
 def main() -> None:
@@ -47,7 +47,11 @@ def _serve(request: dict[str, Any], answers: Any) -> None:
     with os.fdopen(reading) as pipe:
         text = pipe.read()
     _, status = os.waitpid(child, 0)
-    outcome = json.loads(text) if text else {"status": "failed", "failures": {}, "job_exit": os.waitstatus_to_exitcode(status)}
+    outcome = (
+        json.loads(text)
+        if text
+        else {"status": "failed", "failures": {}, "job_exit": os.waitstatus_to_exitcode(status)}
+    )
     print(json.dumps({"event": "ended", **outcome}), file=answers)
 
 
@@ -87,11 +91,11 @@ def _child(request: dict[str, Any], parent: int, writing: int) -> None:
 
 def _work(op: str) -> Callable[[Path], dict[str, Any]]:
     if op == "prepare":
-        from runner.train.prepare import prepare_data
+        from runner.train.prepare_data import prepare_data
 
         return prepare_data
     if op == "predict":
-        from runner.train.predict import predict_memory
+        from runner.train.predict_memory import predict_memory
 
         return predict_memory
     if op == "build":

@@ -7,17 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from runner import render, rundir
-from runner.launch.lifeline import leave_stopping_to_the_runner
-from runner.launch.rank import rank_entry
-from runner.schema import RunConfig
+from runner.config.schema import RunConfig
+from runner.launch.process_signals import leave_stopping_to_the_runner
+from runner.launch.rank_process import rank_entry
 
-FOREIGN = ("ACCELERATE_", "FSDP_", "TORCHELASTIC_", "MASTER_", "DEEPSPEED_")  # left over from another project or launcher
+FOREIGN = (
+    "ACCELERATE_",
+    "FSDP_",
+    "TORCHELASTIC_",
+    "MASTER_",
+    "DEEPSPEED_",
+)  # left over from another project or launcher
 FOREIGN_EXACT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "DS_ACCELERATOR")
 
 
 def scrubbed(environment: dict[str, str]) -> dict[str, str]:
     """The environment without variables by which another project could change this run."""
-    return {name: value for name, value in environment.items() if not name.startswith(FOREIGN) and name not in FOREIGN_EXACT}
+    return {
+        name: value for name, value in environment.items() if not name.startswith(FOREIGN) and name not in FOREIGN_EXACT
+    }
 
 
 def run_job(run_dir: Path) -> dict[str, Any]:
@@ -47,7 +55,9 @@ def rank_variables(config: RunConfig, run_dir: Path) -> dict[str, str]:
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 
-    arguments = launch_command_parser().parse_args(["--config_file", str(run_dir / rundir.ACCELERATE_FILE), "-m", "runner.train.worker", str(run_dir)])
+    arguments = launch_command_parser().parse_args(
+        ["--config_file", str(run_dir / rundir.ACCELERATE_FILE), "-m", "runner.train.worker", str(run_dir)]
+    )
     arguments, file, precision_in_file = _validate_launch_command(arguments)
     if arguments.use_deepspeed:
         # The same list that accelerate's own launch_command makes, so that it refuses the same contradictions.

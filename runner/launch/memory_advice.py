@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from runner import plan
-from runner.schema import RunConfig
+from runner.config import plan
+from runner.config.schema import RunConfig
 
 GIB = 2**30
 MOST_SUGGESTIONS = 3
@@ -57,7 +57,13 @@ def suggestions_for(config: RunConfig, phase: str | None) -> list[str]:
     elif phase in _BEFORE_TRAINING:
         found = [*_partition(config), *_offload(config), *_precision(config)]
     else:
-        found = [*_smaller_micro_batch(config), *_checkpointing(config), *_partition(config), *_offload(config), *_precision(config)]
+        found = [
+            *_smaller_micro_batch(config),
+            *_checkpointing(config),
+            *_partition(config),
+            *_offload(config),
+            *_precision(config),
+        ]
     return found[:MOST_SUGGESTIONS]
 
 
@@ -67,7 +73,9 @@ def _smaller_micro_batch(config: RunConfig) -> Iterator[str]:
     smaller = max((size for size in range(1, train.micro_batch_size // 2 + 1) if rows % size == 0), default=0)
     if smaller:
         fixed = train.global_batch_size is not None  # accumulation follows from it
-        yield f"train.micro_batch_size={smaller}" + ("" if fixed else f" train.gradient_accumulation_steps={rows // smaller}")
+        yield f"train.micro_batch_size={smaller}" + (
+            "" if fixed else f" train.gradient_accumulation_steps={rows // smaller}"
+        )
 
 
 def _smaller_evaluation(config: RunConfig) -> Iterator[str]:

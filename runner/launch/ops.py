@@ -24,17 +24,22 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner import machine, places, plan
-from runner.schema import RunConfig
+from runner import machine, paths
+from runner.config import plan
+from runner.config.schema import RunConfig
 
 if TYPE_CHECKING:
-    from runner.launch.local import Host
+    from runner.launch.host_client import Host
 
 LOCK = "lock"  # torch.utils.file_baton's
 OWN_LOCK = ".building"
 NAMES = "RUNNER_BUILD_OPS"
 POLL_SECONDS = 0.5
-PREINSTALLED = {"cpu_adam": "adam/cpu_adam_op*.so", "fused_adam": "adam/fused_adam_op*.so", "async_io": "aio/async_io_op*.so"}
+PREINSTALLED = {
+    "cpu_adam": "adam/cpu_adam_op*.so",
+    "fused_adam": "adam/fused_adam_op*.so",
+    "async_io": "aio/async_io_op*.so",
+}
 
 
 @dataclass(frozen=True)
@@ -94,19 +99,25 @@ def lacking(op: str, device: str = "cpu") -> list[str]:
 
 def _preinstalled(op: str) -> bool:
     found = importlib.util.find_spec("deepspeed")
-    return found is not None and found.origin is not None and any((Path(found.origin).parent / "ops").glob(PREINSTALLED[op]))
+    return (
+        found is not None
+        and found.origin is not None
+        and any((Path(found.origin).parent / "ops").glob(PREINSTALLED[op]))
+    )
 
 
 def _include_folders() -> list[Path]:
     """Where a compiler looks for headers: the system's folders, and those named in its variables."""
-    named = [part for name in ("CPATH", "CPLUS_INCLUDE_PATH") for part in os.environ.get(name, "").split(os.pathsep) if part]
+    named = [
+        part for name in ("CPATH", "CPLUS_INCLUDE_PATH") for part in os.environ.get(name, "").split(os.pathsep) if part
+    ]
     named += re.findall(r"-I\s*(\S+)", os.environ.get("CFLAGS", ""))
     return [Path("/usr/include"), Path("/usr/local/include"), *map(Path, named)]
 
 
 def extensions_dir(cache_dir: str | None, device: str) -> Path:
     """Build folder of this environment: another Python, torch, DeepSpeed, compiler, ninja or processor gets another one."""
-    return places.cache_dir(cache_dir) / "torch_extensions" / _environment(device)
+    return paths.cache_dir(cache_dir) / "torch_extensions" / _environment(device)
 
 
 @lru_cache(maxsize=4)
@@ -128,7 +139,7 @@ def _stamp(program: str) -> str:
 
 
 @dataclass
-class Ahead:
+class OpBuilder:
     """Builds what a run needs before its ranks start.
 
     Attributes:
@@ -192,16 +203,24 @@ class Ahead:
             if lock.exists():
                 age = max(0.0, time.time() - lock.stat().st_mtime)
                 lock.unlink(missing_ok=True)
-                self.say(f"removed    {lock}: left {age:.0f} s ago by a build that was killed; every later build would have waited for it")
+                self.say(
+                    f"removed    {lock}: left {age:.0f} s ago by a build that was killed; every later build would have waited for it"
+                )
 
     def _build(self, missing: list[str]) -> dict[str, float]:
         words, estimate = ", ".join(missing), sum(OPS[op].seconds for op in missing)
-        self.say(f"building   {words}, once for this environment, about {estimate} s ({self._folder}; log {self.run_dir / 'logs' / 'launch.log'})")
+        self.say(
+            f"building   {words}, once for this environment, about {estimate} s ({self._folder}; log {self.run_dir / 'logs' / 'launch.log'})"
+        )
         try:
-            outcome = self.host.run("build", self.run_dir, {**self.environment, NAMES: ",".join(missing)}, self._watched(words))
+            outcome = self.host.run(
+                "build", self.run_dir, {**self.environment, NAMES: ",".join(missing)}, self._watched(words)
+            )
         finally:
             for op in missing:
-                (self._folder / op / LOCK).unlink(missing_ok=True)  # nobody else builds here: a build that was killed left it
+                (self._folder / op / LOCK).unlink(
+                    missing_ok=True
+                )  # nobody else builds here: a build that was killed left it
         if outcome.get("status") != "completed":
             raise BuildFailed(outcome.get("error") or f"building {words} ended without a word")
         self.say("built      " + ", ".join(f"{op} in {seconds:.0f} s" for op, seconds in outcome["seconds"].items()))
@@ -227,7 +246,9 @@ class Ahead:
                 raise
             if time.monotonic() > self._deadline:
                 self.end_build()
-                raise BuildFailed(f"building {words} took longer than launcher.start_timeout_seconds={self.config.launcher.start_timeout_seconds:g}")
+                raise BuildFailed(
+                    f"building {words} took longer than launcher.start_timeout_seconds={self.config.launcher.start_timeout_seconds:g}"
+                )
 
         return watched
 
@@ -254,8 +275,13 @@ def build_ops(run_dir: Path) -> dict[str, Any]:
         try:
             getattr(builders, made[op])().load(verbose=True)
         except Exception as error:
-            text = " ".join(line for line in str(error).splitlines() if "error" in line.lower())[:300] or str(error)[:300]
-            return {"status": "failed", "error": f"{op} could not be built ({text or type(error).__name__}); log {run_dir / 'logs' / 'launch.log'}"}
+            text = (
+                " ".join(line for line in str(error).splitlines() if "error" in line.lower())[:300] or str(error)[:300]
+            )
+            return {
+                "status": "failed",
+                "error": f"{op} could not be built ({text or type(error).__name__}); log {run_dir / 'logs' / 'launch.log'}",
+            }
         seconds[op] = time.monotonic() - began
     sys.stdout.flush()
     return {"status": "completed", "seconds": seconds}

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from runner.later import imported_when_called
+from runner.lazy_import import imported_when_called
 
 LIBRARIES = (
     "torch",
@@ -39,7 +39,10 @@ def preload(names: Sequence[str]) -> None:
     gc.disable()
     # transformers' losses import SciPy's matching for object detection at every start, `evaluate` the statistics of its
     # evaluators: 0.8 s, 90 MB in each rank, and no run here calls either.
-    with imported_when_called("scipy.optimize", "linear_sum_assignment"), imported_when_called("scipy.stats", "bootstrap"):
+    with (
+        imported_when_called("scipy.optimize", "linear_sum_assignment"),
+        imported_when_called("scipy.stats", "bootstrap"),
+    ):
         for name in names:
             try:
                 import_muon() if name == MUON else importlib.import_module(name)

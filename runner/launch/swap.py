@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from runner.schema import RunConfig
+from runner.config.schema import RunConfig
 
 
 def swap_folder(nvme_path: str, run_dir: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What the runner does while ranks work: show progress, pass on requests to stop, notice a standstill."""
+"""What the runner does while ranks work: show progress, pass on requests to stop, notice a stall."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from runner import machine, rundir
+from runner.cli.safe_stdout import SafeStdout
+from runner.config.schema import RunConfig
 from runner.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
-from runner.launch.lifeline import STOPPING, leave_stopping_to_the_runner
-from runner.outlet import Outlet
-from runner.schema import RunConfig
+from runner.launch.process_signals import STOPPING, leave_stopping_to_the_runner
 from runner.train.progress import SAID, read_heartbeats
 
 STACKS_SECONDS = 1.0  # time for the ranks to write their stacks
@@ -29,7 +29,7 @@ class Interrupted(Exception):
     """A second Ctrl-C: end at once."""
 
 
-class Standstill(Exception):
+class StallDetected(Exception):
     """No rank has made progress for too long."""
 
 
@@ -81,7 +81,9 @@ class Watch:
         kill: ends the job at once.
     """
 
-    def __init__(self, run_dir: Path, config: RunConfig, stop: Stopping, console: Console, kill: Callable[[], None]) -> None:
+    def __init__(
+        self, run_dir: Path, config: RunConfig, stop: Stopping, console: Console, kill: Callable[[], None]
+    ) -> None:
         self._run_dir, self._config, self._stop, self._console, self._kill = run_dir, config, stop, console, kill
         self._began = self._progressed = time.monotonic()
         self._last: dict[int, Any] = {}
@@ -114,7 +116,7 @@ class Watch:
 
         Raises:
             Interrupted: on a second Ctrl-C.
-            Standstill: when the ranks stood still for too long; their stacks are in their logs by then.
+            StallDetected: when the ranks stood still for too long; their stacks are in their logs by then.
         """
         self._pass_on_stop()
         beats = read_heartbeats(self._run_dir)
@@ -142,7 +144,9 @@ class Watch:
         if self._stop.asked and not self._told:
             self._told = True
             rundir.request_stop(self._run_dir)
-            self._console.print("asked to stop: the run ends at the next optimizer step or evaluation batch (Ctrl-C again ends it at once)")
+            self._console.print(
+                "asked to stop: the run ends at the next optimizer step or evaluation batch (Ctrl-C again ends it at once)"
+            )
 
     def _show(self, beat: dict[str, Any]) -> None:
         if not beat:
@@ -180,13 +184,21 @@ class Watch:
         if seen != self._last:
             self._last, self._progressed = seen, now
         launcher = self._config.launcher
-        training = any(beat.get("step", 0) > 0 or str(beat.get("phase", "")).startswith("eval") for beat in beats.values())
+        training = any(
+            beat.get("step", 0) > 0 or str(beat.get("phase", "")).startswith("eval") for beat in beats.values()
+        )
         limit = launcher.hang_timeout_seconds if training else launcher.start_timeout_seconds
         if now - self._progressed > limit:
             self._write_stacks(beats)
             self._kill()
-            where = ", ".join(f"rank {rank} in {beat.get('phase')} at step {beat.get('step', 0)}" for rank, beat in sorted(beats.items())) or "no rank said a word"
-            raise Standstill(f"no progress for {limit:g} s ({where}); each rank's stack is in its log")
+            where = (
+                ", ".join(
+                    f"rank {rank} in {beat.get('phase')} at step {beat.get('step', 0)}"
+                    for rank, beat in sorted(beats.items())
+                )
+                or "no rank said a word"
+            )
+            raise StallDetected(f"no progress for {limit:g} s ({where}); each rank's stack is in its log")
 
     def _write_stacks(self, beats: dict[int, dict[str, Any]]) -> None:
         for beat in beats.values():
@@ -204,7 +216,7 @@ def _size(path: Path) -> int:
 
 def console() -> Console:
     """The terminal; plain text where it is none."""
-    return Console(file=cast(IO[str], Outlet()), soft_wrap=True)
+    return Console(file=cast(IO[str], SafeStdout()), soft_wrap=True)
 
 
 def memory_warning(prediction: dict[str, Any], config: RunConfig) -> str | None:
@@ -213,7 +225,11 @@ def memory_warning(prediction: dict[str, Any], config: RunConfig) -> str | None:
         return None
     devices = machine.visible_devices(config.launcher.gpu_ids)
     if config.launcher.device == "cuda" and devices:
-        needed, has, place = max(prediction["per_rank_device_bytes"]), min(device.memory_bytes for device in devices), "the device"
+        needed, has, place = (
+            max(prediction["per_rank_device_bytes"]),
+            min(device.memory_bytes for device in devices),
+            "the device",
+        )
     else:
         needed, has, place = prediction["per_host_bytes"], psutil.virtual_memory().total, "this host"
     if needed <= has:

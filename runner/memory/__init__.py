@@ -3,4 +3,13 @@
 from runner.memory.estimate import MemoryEstimate, estimate, predict_for_record
 from runner.memory.workload import Architecture, Buckets, MeasuredLengths, Workload, workload_from_config
 
-__all__ = ["Architecture", "Buckets", "MeasuredLengths", "MemoryEstimate", "Workload", "estimate", "predict_for_record", "workload_from_config"]
+__all__ = [
+    "Architecture",
+    "Buckets",
+    "MeasuredLengths",
+    "MemoryEstimate",
+    "Workload",
+    "estimate",
+    "predict_for_record",
+    "workload_from_config",
+]

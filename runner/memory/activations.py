@@ -96,7 +96,9 @@ def activations(workload: Workload) -> Activations:
     """Bytes kept by one micro batch of `workload` (exact at any batch size for models whose layers treat rows alike)."""
     rows, key = workload.micro_batch_size, _probe_key(workload)
     low, high = (_probe(key, count) for count in PROBE_ROWS)
-    return Activations(*(_line(getattr(low, name), getattr(high, name), rows) for name in Activations.__dataclass_fields__))
+    return Activations(
+        *(_line(getattr(low, name), getattr(high, name), rows) for name in Activations.__dataclass_fields__)
+    )
 
 
 def _line(low: int, high: int, rows: int) -> int:
@@ -160,10 +162,21 @@ def _count(model: Any, key: Workload, rows: int) -> Activations:
     with quiet_transformers(), _layer_deltas(model, saved) as deltas:
         outputs = saved_in_forward(model, batch, saved, emulation, key.autocast)
     gradient = outputs.logits.numel() * 4 if key.architecture.family != "encoder" else 0
-    return Activations(saved.bytes_kept, saved.bytes_logits, gradient, saved.bytes_copies, saved.bytes_copies, max(deltas, default=0), saved.widest, saved.widest)
+    return Activations(
+        saved.bytes_kept,
+        saved.bytes_logits,
+        gradient,
+        saved.bytes_copies,
+        saved.bytes_copies,
+        max(deltas, default=0),
+        saved.widest,
+        saved.widest,
+    )
 
 
-def saved_in_forward(model: Any, batch: dict[str, Any], saved: SavedTensors, emulation: Any, upcast_outputs: bool) -> Any:
+def saved_in_forward(
+    model: Any, batch: dict[str, Any], saved: SavedTensors, emulation: Any, upcast_outputs: bool
+) -> Any:
     """Forward pass and loss with `saved` counting; returns the outputs. Works on any device.
 
     The class loss of encoders is computed outside the model: DeBERTa's own uses `nonzero`, which has no meta kernel.
@@ -188,7 +201,10 @@ def batch_tensors(architecture: Architecture, rows: int, source: int, target: in
     import torch
 
     shape = (rows, source)
-    batch = {"input_ids": torch.ones(shape, dtype=torch.long, device=device), "attention_mask": torch.ones(shape, dtype=torch.long, device=device)}
+    batch = {
+        "input_ids": torch.ones(shape, dtype=torch.long, device=device),
+        "attention_mask": torch.ones(shape, dtype=torch.long, device=device),
+    }
     if architecture.family == "encoder":
         batch["class_labels"] = torch.zeros(rows, dtype=torch.long, device=device)
     else:

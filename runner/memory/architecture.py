@@ -64,13 +64,19 @@ def meta_model(architecture: Architecture, dtype: str = "float32") -> Any:
     with quiet_transformers():
         import transformers
 
-        autos = {"encoder": transformers.AutoModelForSequenceClassification, "seq2seq": transformers.AutoModelForSeq2SeqLM, "causal_lm": transformers.AutoModelForCausalLM}
+        autos = {
+            "encoder": transformers.AutoModelForSequenceClassification,
+            "seq2seq": transformers.AutoModelForSeq2SeqLM,
+            "causal_lm": transformers.AutoModelForCausalLM,
+        }
         try:
             config = transformers.AutoConfig.for_model(model_type, **facts)
             with torch.device("meta"):
                 model = autos[architecture.family].from_config(config, dtype=getattr(torch, dtype))
         except Exception as error:  # facts of a user's config.json may raise anything in a class that is not ours
-            raise ValueError(f"transformers cannot build a {model_type} from these facts ({type(error).__name__}: {next(iter(str(error).splitlines()), '')})") from error
+            raise ValueError(
+                f"transformers cannot build a {model_type} from these facts ({type(error).__name__}: {next(iter(str(error).splitlines()), '')})"
+            ) from error
     return model.train()
 
 
@@ -78,7 +84,11 @@ def meta_model(architecture: Architecture, dtype: str = "float32") -> Any:
 def model_facts(architecture: Architecture) -> ModelFacts:
     """Parameter shapes and buffers of `architecture`, from the real class on the meta device."""
     model = meta_model(architecture)
-    parameters = tuple(ParameterFact(name, tensor.numel(), tensor.ndim >= 2) for name, tensor in model.named_parameters() if tensor.requires_grad)
+    parameters = tuple(
+        ParameterFact(name, tensor.numel(), tensor.ndim >= 2)
+        for name, tensor in model.named_parameters()
+        if tensor.requires_grad
+    )
     buffers = sum(tensor.numel() * tensor.element_size() for tensor in model.buffers())
     text = model.config.get_text_config()
     positions = getattr(text, "max_position_embeddings", None)

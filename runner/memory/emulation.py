@@ -19,7 +19,22 @@ from typing import Any
 
 from runner.memory.workload import Workload
 
-_CUDA_HALF = ("linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "addbmm", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "prelu", "einsum", "mv")
+_CUDA_HALF = (
+    "linear",
+    "matmul",
+    "bmm",
+    "mm",
+    "addmm",
+    "baddbmm",
+    "addbmm",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "prelu",
+    "einsum",
+    "mv",
+)
 _CUDA_FLOAT = (
     "softmax",
     "log_softmax",
@@ -41,7 +56,19 @@ _CUDA_FLOAT = (
     "cosine_similarity",
     "binary_cross_entropy_with_logits",
 )
-_CPU_HALF = ("linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "addbmm", "conv1d", "conv2d", "conv3d", "conv_transpose1d")
+_CPU_HALF = (
+    "linear",
+    "matmul",
+    "bmm",
+    "mm",
+    "addmm",
+    "baddbmm",
+    "addbmm",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+)
 _CPU_FLOAT = ("mse_loss", "nll_loss", "binary_cross_entropy_with_logits")
 _HALF_MATMUL_DUNDERS = ("__matmul__", "__rmatmul__")
 
@@ -148,7 +175,9 @@ def _attention(
     import torch
 
     if device == "cpu" and dropout_p > 0.0:
-        return torch.ops.aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+        return torch.ops.aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )[0]
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         # Fused kernels add the mask: a boolean one is turned into numbers of the query's type, per call.
         attn_mask = torch.zeros(attn_mask.shape, dtype=query.dtype, device="meta")

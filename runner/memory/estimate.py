@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runner.config.schema import RunConfig
+from runner.config.sequence_limits import position_limit
 from runner.memory.activations import Activations, activations
 from runner.memory.architecture import ModelFacts, model_facts
 from runner.memory.items import ALWAYS, CATEGORIES, Home, Item, Moment
 from runner.memory.states import state_items
 from runner.memory.workload import DataLengths, Workload, workload_from_config
-from runner.positions import position_limit
-from runner.schema import RunConfig
 
 MIB = 2**20
 # Stated allowances, not measurements of any particular run; docs/memory.md says where they come from.
@@ -102,7 +102,11 @@ class MemoryEstimate:
             "categories": {name: self.category_at(name, self.peak_moment) for name in CATEGORIES},
             "host_categories": {name: self.largest_of(name, "host") for name in CATEGORIES},
             "items": [vars(item) | {"moments": list(item.moments)} for item in self.items],
-            "sequence_length": {"source": self.workload.source_length, "target": self.workload.target_length, "from": self.workload.length_source},
+            "sequence_length": {
+                "source": self.workload.source_length,
+                "target": self.workload.target_length,
+                "from": self.workload.length_source,
+            },
             "notes": list(self.notes),
             "excluded": list(EXCLUDED),
         }
@@ -117,7 +121,11 @@ def estimate(workload: Workload, rank: int | None = None) -> MemoryEstimate:
     facts = model_facts(workload.architecture)
     _check_lengths(workload, facts)
     counted = activations(workload)
-    items = [*_states(workload.with_batch(0), rank), *_activation_items(workload, counted), *_framework_items(workload, facts)]
+    items = [
+        *_states(workload.with_batch(0), rank),
+        *_activation_items(workload, counted),
+        *_framework_items(workload, facts),
+    ]
     items += _margin(workload, items)
     present = tuple(item for item in items if item.bytes > 0)
     return MemoryEstimate(workload, facts.numel, present, counted, tuple(_notes(workload, facts)))
@@ -144,7 +152,11 @@ def predict_for_record(config: RunConfig, world_size: int, lengths: DataLengths 
     Raises ValueError as `estimate` and `workload_from_config` do.
     """
     workload = workload_from_config(config, world_size, lengths)
-    ranks = [estimate(workload, rank) for rank in range(world_size)] if workload.stage in (1, 2) else [estimate(workload)] * world_size
+    ranks = (
+        [estimate(workload, rank) for rank in range(world_size)]
+        if workload.stage in (1, 2)
+        else [estimate(workload)] * world_size
+    )
     first = ranks[0]
     return {
         "per_rank_bytes": [each.allocated_bytes_per_rank for each in ranks],
@@ -164,31 +176,59 @@ def _activation_items(workload: Workload, counted: Activations) -> Iterable[Item
     during: tuple[Moment, ...] = ("forward", "recompute")
     yield Item("activations", counted.kept, f"tensors autograd keeps, {rows}", during)
     yield Item("logits", counted.logits, f"logits and their softmax, {rows}", during)
-    yield Item("autocast_copies", counted.autocast_cache, "half-precision copies of the weights that matrix products read", ("forward",))
+    yield Item(
+        "autocast_copies",
+        counted.autocast_cache,
+        "half-precision copies of the weights that matrix products read",
+        ("forward",),
+    )
     gradient = max(counted.logits_gradient, 2 * counted.widest)
-    yield Item("temporary", gradient, "gradient of the logits, or of the widest activation with its input's", ("forward",))
+    yield Item(
+        "temporary", gradient, "gradient of the logits, or of the widest activation with its input's", ("forward",)
+    )
     if workload.gradient_checkpointing:
         yield Item("activations", counted.layer, "one layer, recomputed", ("recompute",))
-        yield Item("autocast_copies", counted.autocast_copies, "weight copies outside the recomputed layers", ("recompute",))
-        yield Item("temporary", 2 * counted.widest_recomputed, "gradient of the widest activation with its input's", ("recompute",))
+        yield Item(
+            "autocast_copies", counted.autocast_copies, "weight copies outside the recomputed layers", ("recompute",)
+        )
+        yield Item(
+            "temporary",
+            2 * counted.widest_recomputed,
+            "gradient of the widest activation with its input's",
+            ("recompute",),
+        )
 
 
 def _tokens(workload: Workload) -> str:
-    return f"{workload.source_length} + {workload.target_length}" if workload.target_length else str(workload.source_length)
+    return (
+        f"{workload.source_length} + {workload.target_length}"
+        if workload.target_length
+        else str(workload.source_length)
+    )
 
 
 def _framework_items(workload: Workload, facts: ModelFacts) -> Iterable[Item]:
     """Stated allowances for what is no tensor of the run, and the weights in host memory while they are loaded."""
     if workload.device == "cpu":
-        yield Item("framework", CPU_PROCESS_BYTES[workload.launcher], "interpreter and libraries, resident (allowance)", ALWAYS)
+        yield Item(
+            "framework", CPU_PROCESS_BYTES[workload.launcher], "interpreter and libraries, resident (allowance)", ALWAYS
+        )
         return
     yield Item("framework", CUDA_CONTEXT_BYTES, "CUDA context (allowance)", ALWAYS)
     yield Item("framework", CUBLAS_WORKSPACE_BYTES, "cuBLAS workspace (allowance)", ALWAYS)
     if workload.world_size > 1:
         yield Item("framework", NCCL_BYTES, "NCCL channels (allowance)", ALWAYS)
-    yield Item("framework", CUDA_HOST_PROCESS_BYTES, "interpreter, libraries and CUDA's host side (allowance)", ALWAYS, "host")
+    yield Item(
+        "framework", CUDA_HOST_PROCESS_BYTES, "interpreter, libraries and CUDA's host side (allowance)", ALWAYS, "host"
+    )
     if not (workload.stage == 3 and workload.zero3_init):
-        yield Item("temporary", 4 * facts.numel, "every rank loads the weights in fp32 before they go to the device", ("setup",), "host")
+        yield Item(
+            "temporary",
+            4 * facts.numel,
+            "every rank loads the weights in fp32 before they go to the device",
+            ("setup",),
+            "host",
+        )
 
 
 def _margin(workload: Workload, items: list[Item]) -> list[Item]:
@@ -200,7 +240,10 @@ def _margin(workload: Workload, items: list[Item]) -> list[Item]:
     fraction = workload.margin_fraction
     if workload.device == "cpu" or fraction <= 0:
         return []
-    sums = {moment: sum(item.bytes for item in items if moment in item.moments and item.place == "device") for moment in ALWAYS}
+    sums = {
+        moment: sum(item.bytes for item in items if moment in item.moments and item.place == "device")
+        for moment in ALWAYS
+    }
     why = f"{fraction:.0%} of the device left free for fragmentation, as accelerate does when it places a model"
     return [Item("margin", int(size * fraction / (1 - fraction)), why, (moment,)) for moment, size in sums.items()]
 
@@ -208,7 +251,11 @@ def _margin(workload: Workload, items: list[Item]) -> list[Item]:
 def _check_lengths(workload: Workload, facts: ModelFacts) -> None:
     longest = max(workload.source_length, workload.target_length)
     # Encoders with relative positions have a figure of the class that limits nothing: there, only what the facts say.
-    limit = position_limit(workload.architecture.mapping()) if workload.architecture.family == "encoder" else facts.max_positions
+    limit = (
+        position_limit(workload.architecture.mapping())
+        if workload.architecture.family == "encoder"
+        else facts.max_positions
+    )
     if limit and longest > limit:
         raise ValueError(f"{longest} tokens are more than the model's {limit} positions")
 

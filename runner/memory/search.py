@@ -79,10 +79,15 @@ def _candidates(workload: Workload) -> Iterator[tuple[str, Workload]]:
     for checkpointing in (False, True):
         base = replace(workload, gradient_checkpointing=checkpointing)
         suffix = " + gradient checkpointing" if checkpointing else ""
-        yield "DDP" + suffix, replace(base, launcher="ddp", zero_stage=0, offload_optimizer="none", offload_params="none")
+        yield (
+            "DDP" + suffix,
+            replace(base, launcher="ddp", zero_stage=0, offload_optimizer="none", offload_params="none"),
+        )
         for stage in range(4):
             for label, optimizer, params in _offloads(stage):
-                candidate = replace(base, launcher="deepspeed", zero_stage=stage, offload_optimizer=optimizer, offload_params=params)
+                candidate = replace(
+                    base, launcher="deepspeed", zero_stage=stage, offload_optimizer=optimizer, offload_params=params
+                )
                 yield f"ZeRO-{stage}{label}{suffix}", candidate
 
 

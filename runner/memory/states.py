@@ -67,16 +67,34 @@ def _ddp(workload: Workload, facts: ModelFacts) -> list[Item]:
     items = [
         Item("parameters", size + facts.buffer_bytes, "fp32 weights and buffers", ALWAYS),
         Item("optimizer_states", 2 * size, "Adam: momentum and variance in fp32, 8 bytes a parameter"),
-        Item("temporary", max(adam_temporaries(workload, group) for group in groups), "Adam's intermediate results", ("step",)),
+        Item(
+            "temporary",
+            max(adam_temporaries(workload, group) for group in groups),
+            "Adam's intermediate results",
+            ("step",),
+        ),
     ]
     if workload.world_size > 1:
         view = workload.gradient_as_bucket_view
-        why = "gradients live in DDP's buckets" if view else "DDP copies every gradient into buckets it keeps (gradient_as_bucket_view=False, accelerate's default)"
+        why = (
+            "gradients live in DDP's buckets"
+            if view
+            else "DDP copies every gradient into buckets it keeps (gradient_as_bucket_view=False, accelerate's default)"
+        )
         items.append(Item("communication_buckets", 0 if view else size, why))
-    moments = ALWAYS[1:] if workload.world_size > 1 and workload.gradient_as_bucket_view else _gradient_moments(workload)
+    moments = (
+        ALWAYS[1:] if workload.world_size > 1 and workload.gradient_as_bucket_view else _gradient_moments(workload)
+    )
     items.append(Item("gradients", size, "fp32, 4 bytes a parameter", moments))
     if workload.autocast:
-        items.append(Item("temporary", 2 * facts.largest, "half-precision gradient of the largest weight before it is cast to fp32", ("backward",)))
+        items.append(
+            Item(
+                "temporary",
+                2 * facts.largest,
+                "half-precision gradient of the largest weight before it is cast to fp32",
+                ("backward",),
+            )
+        )
     return items
 
 
@@ -92,14 +110,28 @@ def _stage_0(workload: Workload, facts: ModelFacts) -> list[Item]:
         Item("parameters", b * psi + facts.buffer_bytes, f"whole on every rank, {b} bytes each", ALWAYS),
         Item("optimizer_states", ADAM_BYTES * psi, "Adam: 8 bytes a parameter"),
         Item("gradients", b * psi, f"whole on every rank, {b} bytes each", _gradient_moments(workload)),
-        Item("temporary", max(adam_temporaries(workload, group) for group in groups), "Adam's intermediate results", ("step",)),
+        Item(
+            "temporary",
+            max(adam_temporaries(workload, group) for group in groups),
+            "Adam's intermediate results",
+            ("step",),
+        ),
     ]
     if b < 4:
         items.append(Item("master_weights", 4 * psi, "fp32 clone of every weight", ALWAYS))
-        items.append(Item("temporary", 4 * psi, "fp32 gradients for the step: the 20th byte of the 20-bytes rule", ("step",)))
+        items.append(
+            Item("temporary", 4 * psi, "fp32 gradients for the step: the 20th byte of the 20-bytes rule", ("step",))
+        )
     # On a single rank, too: allreduce_bucket flattens before it looks how many there are.
     flat = b * min(psi, STAGE_0_REDUCE_ELEMENTS)
-    items.append(Item("communication_buckets", flat, "gradients flattened to be reduced, at most 500,000,000 elements", ("backward",)))
+    items.append(
+        Item(
+            "communication_buckets",
+            flat,
+            "gradients flattened to be reduced, at most 500,000,000 elements",
+            ("backward",),
+        )
+    )
     return items
 
 
@@ -138,7 +170,9 @@ def _stage_1_and_2(workload: Workload, facts: ModelFacts, rank: int | None) -> l
     own = sum(parts)
     gradients = b * fullest(groups, world, rank)
     items = [
-        Item("parameters", b * flat + facts.buffer_bytes, f"whole on every rank in flat buffers, {b} bytes each", ALWAYS),
+        Item(
+            "parameters", b * flat + facts.buffer_bytes, f"whole on every rank in flat buffers, {b} bytes each", ALWAYS
+        ),
         Item("temporary", b * max(parts) * world, "a parameter group and its flat copy exist at once", ("setup",)),
         *_reduce_buckets(workload, psi),
     ]
@@ -148,13 +182,32 @@ def _stage_1_and_2(workload: Workload, facts: ModelFacts, rank: int | None) -> l
     items += [
         Item("master_weights", 4 * own, f"fp32 clone of this rank's 1/{world}, also when the weights are fp32", ALWAYS),
         Item("optimizer_states", ADAM_BYTES * own, f"Adam: 8 bytes a parameter of this rank's 1/{world}"),
-        Item("gradients", gradients, f"whole tensors that touch this rank's 1/{world}, {b} bytes an element", _gradient_moments(workload)),
-        Item("temporary", _partition_step(workload, max(parts), b), "flat gradient of one parameter group, its fp32 form and Adam's intermediate results", ("step",)),
+        Item(
+            "gradients",
+            gradients,
+            f"whole tensors that touch this rank's 1/{world}, {b} bytes an element",
+            _gradient_moments(workload),
+        ),
+        Item(
+            "temporary",
+            _partition_step(workload, max(parts), b),
+            "flat gradient of one parameter group, its fp32 form and Adam's intermediate results",
+            ("step",),
+        ),
     ]
     if doubled > 1:
-        items.append(Item("temporary", gradients, "gradients of a later micro batch beside the accumulated ones", ("backward",)))
+        items.append(
+            Item("temporary", gradients, "gradients of a later micro batch beside the accumulated ones", ("backward",))
+        )
     if workload.stage == 1 and (doubled > 1 or not workload.buckets.overlap_comm):
-        items.append(Item("temporary", b * psi, "stage 1 without overlap_comm, or accumulating, holds all gradients until they are reduced", ("backward",)))
+        items.append(
+            Item(
+                "temporary",
+                b * psi,
+                "stage 1 without overlap_comm, or accumulating, holds all gradients until they are reduced",
+                ("backward",),
+            )
+        )
     return items
 
 
@@ -171,7 +224,13 @@ def _offloaded_1_and_2(workload: Workload, facts: ModelFacts, own: int, gradient
         Item("master_weights", 4 * own, "fp32 partition", ALWAYS, "host"),
         Item("optimizer_states", ADAM_BYTES * own, "Adam: 8 bytes a parameter of the partition", place="host"),
         Item("gradients", 4 * own, "fp32 gradients of the partition, kept between steps", ALWAYS, "host"),
-        Item("communication_buckets", b * (own + facts.largest), "staging copies of updated weights and of the largest gradient", ALWAYS, "host"),
+        Item(
+            "communication_buckets",
+            b * (own + facts.largest),
+            "staging copies of updated weights and of the largest gradient",
+            ALWAYS,
+            "host",
+        ),
         Item("communication_buckets", b * facts.largest, "staging copy of the largest gradient", ALWAYS),
     ]
     if workload.gradient_accumulation_steps > 1:
@@ -208,15 +267,32 @@ def _stage_3(workload: Workload, facts: ModelFacts) -> list[Item]:
     place: Home = "host" if workload.offload_params != "none" else "device"
     items = [
         Item("parameters", b * own, f"this rank's 1/{world} of every tensor, {b} bytes each", ALWAYS, place),
-        Item("parameters", b * whole + facts.buffer_bytes, "tensors of at most stage3_param_persistence_threshold elements stay whole", ALWAYS),
+        Item(
+            "parameters",
+            b * whole + facts.buffer_bytes,
+            "tensors of at most stage3_param_persistence_threshold elements stay whole",
+            ALWAYS,
+        ),
         *_gathered(workload, facts, whole),
         *_stage_3_buckets(workload, facts.numel),
         *_stage_3_optimizer(workload, facts, own),
     ]
     if not workload.zero3_init:
         unsharded = b * (facts.numel - whole)
-        items.append(Item("temporary", unsharded, "the whole model is moved to the device before it is partitioned (no zero.Init)", ("setup",)))
-    return [_on_disk(item) if workload.offload_params == "nvme" and item.place == "host" and item.category == "parameters" else item for item in items]
+        items.append(
+            Item(
+                "temporary",
+                unsharded,
+                "the whole model is moved to the device before it is partitioned (no zero.Init)",
+                ("setup",),
+            )
+        )
+    return [
+        _on_disk(item)
+        if workload.offload_params == "nvme" and item.place == "host" and item.category == "parameters"
+        else item
+        for item in items
+    ]
 
 
 def _gathered(workload: Workload, facts: ModelFacts, whole: int) -> list[Item]:
@@ -235,7 +311,12 @@ def _gathered(workload: Workload, facts: ModelFacts, whole: int) -> list[Item]:
     if workload.world_size == 1 and workload.offload_params == "none":
         return []
     return [
-        Item("gathered_parameters", b * held, f"weights used again within stage3_max_reuse_distance (÷ {passes}) stay gathered", ("forward", "recompute")),
+        Item(
+            "gathered_parameters",
+            b * held,
+            f"weights used again within stage3_max_reuse_distance (÷ {passes}) stay gathered",
+            ("forward", "recompute"),
+        ),
         Item("gathered_parameters", b * ahead, "weights of the layer at work and those prefetched", BACKWARD_MOMENTS),
     ]
 
@@ -249,7 +330,12 @@ def _stage_3_buckets(workload: Workload, psi: int) -> list[Item]:
         reserved, why = psi, why + "; on a CPU only the pages that gradients are written to exist"
     return [
         Item("communication_buckets", b * reserved, why, ALWAYS),
-        Item("communication_buckets", b * min(bucket, psi), "slices of one bucket concatenated to be reduced", BACKWARD_MOMENTS),
+        Item(
+            "communication_buckets",
+            b * min(bucket, psi),
+            "slices of one bucket concatenated to be reduced",
+            BACKWARD_MOMENTS,
+        ),
     ]
 
 
@@ -269,13 +355,30 @@ def _stage_3_optimizer(workload: Workload, facts: ModelFacts, own: int) -> list[
     group = max(_sub_groups(workload, facts))
     if place == "device":
         step = _partition_step(workload, group, b)
-        return [*items, Item("temporary", step, "flat gradient of one sub-group, its fp32 form and Adam's intermediate results", ("step",))]
+        return [
+            *items,
+            Item(
+                "temporary",
+                step,
+                "flat gradient of one sub-group, its fp32 form and Adam's intermediate results",
+                ("step",),
+            ),
+        ]
     items.append(Item("gradients", 4 * own, "fp32 gradients for the optimizer in host memory", ALWAYS, "host"))
     if workload.offload_optimizer != "nvme":
         return items
     swapped = [_on_disk(item) if item.category != "gradients" or item.bytes == 4 * own else item for item in items]
     buffers = 4 * group * 4
-    return [*swapped, Item("communication_buckets", buffers, "pinned buffers for one sub-group's weights, gradients and states", ALWAYS, "host")]
+    return [
+        *swapped,
+        Item(
+            "communication_buckets",
+            buffers,
+            "pinned buffers for one sub-group's weights, gradients and states",
+            ALWAYS,
+            "host",
+        ),
+    ]
 
 
 def _sub_groups(workload: Workload, facts: ModelFacts) -> list[int]:

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from runner.resolve import resolve_machine
-from runner.schema import RunConfig
+from runner.config.resolve import resolve_machine
+from runner.config.schema import RunConfig
 
 Family = Literal["encoder", "seq2seq", "causal_lm"]
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -188,7 +188,9 @@ def architecture_of(config: RunConfig) -> Architecture:
     model = config.model
     facts: dict[str, Any] = dict(model.config)
     if model.path and (Path(model.path) / "config.json").is_file():
-        facts = json.loads((Path(model.path) / "config.json").read_text())  # as the run builds it: model.config has no say there
+        facts = json.loads(
+            (Path(model.path) / "config.json").read_text()
+        )  # as the run builds it: model.config has no say there
     elif not facts.get("model_type") and model.hub_id:
         facts = _cached_facts(model.hub_id, model.revision) | facts
     family: Family = model.family  # type: ignore[assignment]

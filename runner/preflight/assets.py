@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlparse
 
-from runner import places
-from runner.catalogue import BUNDLED, BUNDLED_TOKENIZER
+from runner import paths
+from runner.config.catalogue import BUNDLED, BUNDLED_TOKENIZER
+from runner.config.schema import RunConfig
 from runner.data.scan import split_paths
 from runner.errors import Problem
-from runner.schema import RunConfig
 
 Kind = Literal["model", "dataset"]
 
@@ -37,11 +37,21 @@ def needed_assets(config: RunConfig) -> list[Asset]:
     model, dataset = config.model, config.dataset
     assets = []
     if model.init == "pretrained" or model.path or not model.config:
-        assets.append(Asset("weights", "model", "model.path" if model.path else "model.hub_id", model.path or model.hub_id or "", bool(model.path)))
+        assets.append(
+            Asset(
+                "weights",
+                "model",
+                "model.path" if model.path else "model.hub_id",
+                model.path or model.hub_id or "",
+                bool(model.path),
+            )
+        )
     tokenizer = model.tokenizer or model.path or model.hub_id or ""
     if not tokenizer.startswith(BUNDLED_TOKENIZER):
         local = tokenizer == model.path or Path(tokenizer).expanduser().is_dir()
-        assets.append(Asset("tokenizer", "model", "model.tokenizer" if model.tokenizer else "model.hub_id", tokenizer, local))
+        assets.append(
+            Asset("tokenizer", "model", "model.tokenizer" if model.tokenizer else "model.hub_id", tokenizer, local)
+        )
     if dataset.source == "hub":
         assets.append(Asset("data set", "dataset", "dataset.hub_id", dataset.hub_id or "", False))
     return assets
@@ -52,7 +62,14 @@ def check_assets(config: RunConfig) -> list[Problem]:
     problems, missing = [], []
     for asset in needed_assets(config):
         if not asset.name:
-            problems.append(Problem(asset.key, None, f"nothing says where the {asset.role} come from", "set model.path=DIR or model.hub_id=NAME"))
+            problems.append(
+                Problem(
+                    asset.key,
+                    None,
+                    f"nothing says where the {asset.role} come from",
+                    "set model.path=DIR or model.hub_id=NAME",
+                )
+            )
         elif asset.local:
             problems += _folder_problems(config, asset)
         else:
@@ -66,7 +83,11 @@ def check_assets(config: RunConfig) -> list[Problem]:
 
 def _without_token(config: RunConfig, missing: list[Asset]) -> list[Problem]:
     """A gated model is handed out to known users only; the hub would say so after the ranks have started."""
-    if not config.model.gated or has_token() or not any(asset.kind == "model" and asset.name == config.model.hub_id for asset in missing):
+    if (
+        not config.model.gated
+        or has_token()
+        or not any(asset.kind == "model" and asset.name == config.model.hub_id for asset in missing)
+    ):
         return []
     return [
         Problem(
@@ -81,7 +102,7 @@ def _without_token(config: RunConfig, missing: list[Asset]) -> list[Problem]:
 def has_token() -> bool:
     """Whether a token for the hub is at hand; nothing is asked of the hub."""
     named = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
-    return bool(named) or places.hf_token_path().is_file()
+    return bool(named) or paths.hf_token_path().is_file()
 
 
 def endpoint() -> str:
@@ -102,7 +123,11 @@ def no_model_folder(path: str, key: str = "model.path") -> list[Problem]:
 def _folder_problems(config: RunConfig, asset: Asset) -> list[Problem]:
     folder = Path(asset.name).expanduser()
     if asset.role == "tokenizer":
-        return [] if folder.is_dir() else [Problem(asset.key, asset.name, "there is no such folder", f"set {asset.key}=DIR")]
+        return (
+            []
+            if folder.is_dir()
+            else [Problem(asset.key, asset.name, "there is no such folder", f"set {asset.key}=DIR")]
+        )
     problems = no_model_folder(asset.name, asset.key)
     if problems:
         return problems
@@ -111,9 +136,21 @@ def _folder_problems(config: RunConfig, asset: Asset) -> list[Problem]:
             if config.model.allow_pickle:
                 return []
             return [
-                Problem(asset.key, asset.name, "its weights are pickles (.bin), which can execute code", "convert them to safetensors, or trust them with model.allow_pickle=true")
+                Problem(
+                    asset.key,
+                    asset.name,
+                    "its weights are pickles (.bin), which can execute code",
+                    "convert them to safetensors, or trust them with model.allow_pickle=true",
+                )
             ]
-        return [Problem(asset.key, asset.name, "this folder has no weights (*.safetensors)", "give a folder with weights, or set model.init=random")]
+        return [
+            Problem(
+                asset.key,
+                asset.name,
+                "this folder has no weights (*.safetensors)",
+                "give a folder with weights, or set model.init=random",
+            )
+        ]
     return []
 
 
@@ -123,25 +160,35 @@ def _shadows(asset: Asset) -> list[Problem]:
     for name in {asset.name, short}:
         if Path(name).is_dir():
             exact = name == asset.name
-            why = f"the folder ./{name} has the same name; " + ("it would be read instead of the hub" if exact else "it is not used: the name means the hub's")
-            mend = f"rename the folder, or set {'model.path' if asset.kind == 'model' else 'dataset=files dataset.train'}=./{name} if you mean it" if exact else ""
-            return [Problem(asset.key, asset.name, why, mend, "error" if exact else "notice")]
+            why = f"the folder ./{name} has the same name; " + (
+                "it would be read instead of the hub" if exact else "it is not used: the name means the hub's"
+            )
+            fix = (
+                f"rename the folder, or set {'model.path' if asset.kind == 'model' else 'dataset=files dataset.train'}=./{name} if you mean it"
+                if exact
+                else ""
+            )
+            return [Problem(asset.key, asset.name, why, fix, "error" if exact else "notice")]
     return []
 
 
 def hub_cache(config: RunConfig) -> Path:
     """The hub's cache folder, by the variables huggingface_hub reads."""
     if config.cache_dir:
-        return places.cache_dir(config.cache_dir) / "huggingface" / "hub"
+        return paths.cache_dir(config.cache_dir) / "huggingface" / "hub"
     if os.environ.get("HF_HUB_CACHE"):
         return Path(os.environ["HF_HUB_CACHE"])
-    return places.hf_home() / "hub"
+    return paths.hf_home() / "hub"
 
 
 def in_cache(config: RunConfig, asset: Asset) -> bool:
     """Whether a snapshot with files of the right kind lies in the hub's cache."""
     folder = hub_cache(config) / f"{asset.kind}s--{asset.name.replace('/', '--')}" / "snapshots"
-    wanted = {"weights": ("*.safetensors",), "tokenizer": ("tokenizer*", "spm.model", "vocab*"), "data set": ("**/*.parquet", "**/*.json*", "**/*.csv", "**/*.arrow")}
+    wanted = {
+        "weights": ("*.safetensors",),
+        "tokenizer": ("tokenizer*", "spm.model", "vocab*"),
+        "data set": ("**/*.parquet", "**/*.json*", "**/*.csv", "**/*.arrow"),
+    }
     return any(next(folder.glob(f"*/{pattern}"), None) is not None for pattern in wanted[asset.role])
 
 
@@ -159,7 +206,11 @@ def resolved_assets(config: RunConfig) -> dict[str, dict[str, Any]]:
     if "tokenizer" not in found and config.model.tokenizer:
         found["tokenizer"] = {"source": "bundled", "name": config.model.tokenizer.removeprefix(BUNDLED_TOKENIZER)}
     if config.dataset.source != "hub":
-        splits = {split: [str(path) for path in split_paths(config.dataset, split)] for split in ("train", "validation", "test") if getattr(config.dataset, split)}
+        splits = {
+            split: [str(path) for path in split_paths(config.dataset, split)]
+            for split in ("train", "validation", "test")
+            if getattr(config.dataset, split)
+        }
         found["data_set"] = {"source": config.dataset.source, "name": config.dataset.name, "files": splits}
     return found
 
@@ -167,7 +218,13 @@ def resolved_assets(config: RunConfig) -> dict[str, dict[str, Any]]:
 def _commit(config: RunConfig, asset: Asset) -> str | None:
     """Commit of the cached snapshot that a name and revision stand for; None before it is downloaded."""
     folder = hub_cache(config) / f"{asset.kind}s--{asset.name.replace('/', '--')}"
-    wanted = config.dataset.revision if asset.kind == "dataset" else config.model.revision if asset.name == config.model.hub_id else None
+    wanted = (
+        config.dataset.revision
+        if asset.kind == "dataset"
+        else config.model.revision
+        if asset.name == config.model.hub_id
+        else None
+    )
     with contextlib.suppress(OSError):
         return (folder / "refs" / (wanted or "main")).read_text().strip()
     return wanted if wanted and (folder / "snapshots" / wanted).is_dir() else None
@@ -175,7 +232,10 @@ def _commit(config: RunConfig, asset: Asset) -> str | None:
 
 def offline_asked_for() -> bool:
     """Whether the environment forbids connections."""
-    return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"))
+    return any(
+        os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+    )
 
 
 @lru_cache(maxsize=1)
@@ -194,7 +254,11 @@ def hub_reachable(timeout_seconds: float = 3.0) -> bool:
 def _connects(timeout_seconds: float) -> bool:
     address = urlparse(endpoint())
     proxy = urlparse(os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy") or "")
-    host, port = (proxy.hostname, proxy.port or 3128) if proxy.hostname else (address.hostname, address.port or (80 if address.scheme == "http" else 443))
+    host, port = (
+        (proxy.hostname, proxy.port or 3128)
+        if proxy.hostname
+        else (address.hostname, address.port or (80 if address.scheme == "http" else 443))
+    )
     with contextlib.suppress(OSError, ValueError), socket.create_connection((host, port), timeout=timeout_seconds):
         return True
     return False
@@ -206,9 +270,9 @@ def _not_to_be_had(config: RunConfig, asset: Asset) -> Problem:
     model, sample = BUNDLED.get(config.model.family, BUNDLED["encoder"])
     download = f"hf download {asset.name}" + (" --repo-type dataset" if asset.kind == "dataset" else "")
     if asset.role == "weights":
-        mend = f"set model.path=DIR, or run `{download}` where there is a network, or set model.init=random"
+        fix = f"set model.path=DIR, or run `{download}` where there is a network, or set model.init=random"
     elif asset.role == "tokenizer":
-        mend = f"set model.tokenizer=DIR (bundled:{model} is at hand), or run `{download}` where there is a network, or use model={model}"
+        fix = f"set model.tokenizer=DIR (bundled:{model} is at hand), or run `{download}` where there is a network, or use model={model}"
     else:
-        mend = f"use dataset=files dataset.train=FILE dataset.validation=FILE, or run `{download}` where there is a network, or use dataset={sample} (generated rows)"
-    return Problem(asset.key, asset.name, where, mend)
+        fix = f"use dataset=files dataset.train=FILE dataset.validation=FILE, or run `{download}` where there is a network, or use dataset={sample} (generated rows)"
+    return Problem(asset.key, asset.name, where, fix)

@@ -7,23 +7,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from runner import places, plan
+from runner import paths
 from runner.compose import Composed
+from runner.config import plan
+from runner.config.resolve import resolve_machine, resolve_owners
+from runner.config.schema import RunConfig
 from runner.deepspeed_json import adopt, fill, other_length
 from runner.errors import Problem, RequestError
-from runner.preflight.architecture import builds_from_facts, check_architecture, check_bundled_tokenizer
 from runner.preflight.assets import check_assets
 from runner.preflight.contradictions import contradictions, wrong_family
-from runner.preflight.data import check_data
+from runner.preflight.dataset import check_data
 from runner.preflight.devices import check_devices, check_precision
-from runner.preflight.idle import idle_keys
+from runner.preflight.model_config import builds_from_facts, check_architecture, check_bundled_tokenizer
 from runner.preflight.nvme import check_nvme
-from runner.preflight.places import check_places, occupied
+from runner.preflight.orphaned_processes import survivors
+from runner.preflight.output_folders import check_places, occupied
 from runner.preflight.software import check_software
-from runner.preflight.survivors import survivors
+from runner.preflight.unused_keys import idle_keys
 from runner.recipe import Recipe, load_recipe
-from runner.resolve import resolve_machine, resolve_owners
-from runner.schema import RunConfig
 
 
 @dataclass
@@ -61,10 +62,22 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     problems = found + problems + check_precision(config) + here(check_devices(config))
     recipe = _recipe(config, problems)
     problems += check_data(config, recipe, composed.explicit)  # counts the rows that others ask for
-    problems += check_bundled_tokenizer(config) + (check_architecture(config, recipe) if builds_from_facts(config) else [])
-    problems += contradictions(config, recipe) + idle_keys(config, composed.explicit) + here(check_software(config, recipe, json_file))
+    problems += check_bundled_tokenizer(config) + (
+        check_architecture(config, recipe) if builds_from_facts(config) else []
+    )
+    problems += (
+        contradictions(config, recipe)
+        + idle_keys(config, composed.explicit)
+        + here(check_software(config, recipe, json_file))
+    )
     if starting:
-        problems += check_assets(config) + check_places(config, composed.run_dir) + check_nvme(config) + survivors() + ignored_files()
+        problems += (
+            check_assets(config)
+            + check_places(config, composed.run_dir)
+            + check_nvme(config)
+            + survivors()
+            + ignored_files()
+        )
     else:
         problems += occupied(composed.run_dir)  # rendering, too, must not overwrite a run's files
     total = known_total_steps(config, recipe)
@@ -95,10 +108,15 @@ def as_warnings(problems: list[Problem]) -> list[Problem]:
 
 def ignored_files() -> list[Problem]:
     """Files that other tools would read, and that have no say here: named, so that nobody wonders whether they count."""
-    accelerates, mine = places.hf_home() / "accelerate" / "default_config.yaml", places.user_conf_dir()
+    accelerates, mine = paths.hf_home() / "accelerate" / "default_config.yaml", paths.user_conf_dir()
     found = [(accelerates, "accelerate's default configuration has no say here")]
     if mine is not None:
-        found.append((mine / "config.yaml", "the primary configuration is the runner's own; of this folder its groups are read, conf/GROUP/NAME.yaml"))
+        found.append(
+            (
+                mine / "config.yaml",
+                "the primary configuration is the runner's own; of this folder its groups are read, conf/GROUP/NAME.yaml",
+            )
+        )
     return [Problem("ignored", None, f"{path} ({why})", "", "notice") for path, why in found if path.exists()]
 
 

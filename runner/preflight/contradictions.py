@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
-from runner import plan
+from runner.config import plan
+from runner.config.schema import RunConfig
+from runner.config.sequence_limits import architecture_facts, position_limit
 from runner.errors import Problem
-from runner.positions import architecture_facts, position_limit
 from runner.recipe import Recipe
-from runner.schema import RunConfig
 
 Check = Callable[[RunConfig, Recipe | None], list[Problem]]
 # What each check reads of the configuration, and the check.
@@ -18,7 +18,10 @@ CHECKS: tuple[tuple[set[str], Check], ...] = (
     ({"launcher", "zero", "offload"}, lambda config, _: _zero_and_offload(config)),
     ({"launcher", "offload"}, lambda config, _: _nvme_path(config)),
     ({"model", "recipe", "task"}, lambda config, recipe: _positions(config, recipe) if recipe else []),
-    ({"mode", "dataset", "recipe", "task", "train", "launcher", "scheduler"}, lambda config, recipe: _schedule(config, recipe) if recipe else []),
+    (
+        {"mode", "dataset", "recipe", "task", "train", "launcher", "scheduler"},
+        lambda config, recipe: _schedule(config, recipe) if recipe else [],
+    ),
     ({"model", "dataset", "recipe", "task"}, lambda config, recipe: _head(config, recipe) if recipe else []),
     ({"mode", "model"}, lambda config, _: _untrained(config)),
     ({"optimizer", "offload", "launcher", "precision", "zero"}, lambda config, _: _fused(config)),
@@ -45,7 +48,7 @@ def _fused(config: RunConfig) -> list[Problem]:
     if config.optimizer.fused is not True:
         return []
     if plan.on_cpu_adam(config):
-        why = "this would change nothing: DeepSpeed's CPU Adam takes the offloaded optimizer's place"
+        why = "this has no effect: DeepSpeed's CPU Adam takes the offloaded optimizer's place"
         return [Problem("optimizer.fused", True, why, "leave it out, or add offload.force_cpu_adam=false")]
     if config.launcher.name == "ddp" and config.precision.name == "fp16":
         why = "a fused step skips overflows inside its kernel, where the schedule does not see it"
@@ -64,8 +67,8 @@ def _unscaled(config: RunConfig) -> list[Problem]:
 def _untrained(config: RunConfig) -> list[Problem]:
     if config.mode != "evaluate" or config.model.init != "random":
         return []
-    mend = "for trained weights: model.path=RUN_DIR/model model.init=pretrained model.tokenizer=null"
-    return [Problem("model.init", "random", "the weights that are evaluated are untrained", mend, "warning")]
+    fix = "for trained weights: model.path=RUN_DIR/model model.init=pretrained model.tokenizer=null"
+    return [Problem("model.init", "random", "the weights that are evaluated are untrained", fix, "warning")]
 
 
 def _nodes(config: RunConfig) -> list[Problem]:
@@ -86,10 +89,22 @@ def _zero_and_offload(config: RunConfig) -> list[Problem]:
     offload, stage = config.offload, config.zero.stage
     if config.launcher.name == "ddp":
         if stage:
-            problems.append(Problem("zero_stage", stage, "launcher=ddp does not partition anything", f"use launcher=deepspeed zero_stage={stage}, or leave zero_stage out"))
+            problems.append(
+                Problem(
+                    "zero_stage",
+                    stage,
+                    "launcher=ddp does not partition anything",
+                    f"use launcher=deepspeed zero_stage={stage}, or leave zero_stage out",
+                )
+            )
         if offload.name != "none":
             problems.append(
-                Problem("offload", offload.name, "launcher=ddp does not offload anything", f"use launcher=deepspeed zero_stage=3 offload={offload.name}, or leave offload out")
+                Problem(
+                    "offload",
+                    offload.name,
+                    "launcher=ddp does not offload anything",
+                    f"use launcher=deepspeed zero_stage=3 offload={offload.name}, or leave offload out",
+                )
             )
         return problems
     if offload.params != "none" and stage != 3:
@@ -102,7 +117,14 @@ def _zero_and_offload(config: RunConfig) -> list[Problem]:
             )
         )
     elif offload.optimizer != "none" and stage == 0:
-        problems.append(Problem("offload", offload.name, "there is nothing to offload at ZeRO 0 (DeepSpeed would ignore it silently)", "use zero_stage=2"))
+        problems.append(
+            Problem(
+                "offload",
+                offload.name,
+                "there is nothing to offload at ZeRO 0 (DeepSpeed would ignore it silently)",
+                "use zero_stage=2",
+            )
+        )
     elif offload.optimizer == "nvme" and stage != 3:
         problems.append(
             Problem(
@@ -119,19 +141,26 @@ def _nvme_path(config: RunConfig) -> list[Problem]:
     offload = config.offload
     if config.launcher.name == "ddp" or "nvme" not in (offload.optimizer, offload.params) or offload.nvme_path:
         return []
-    mend = "add nvme_path to launcher.config_file" if config.launcher.config_file else "add offload.nvme_path=DIR"
-    return [Problem("offload.nvme_path", None, "NVMe offload needs a folder on a fast local disk", mend)]
+    fix = "add nvme_path to launcher.config_file" if config.launcher.config_file else "add offload.nvme_path=DIR"
+    return [Problem("offload.nvme_path", None, "NVMe offload needs a folder on a fast local disk", fix)]
 
 
 def wrong_family(config: RunConfig) -> list[Problem]:
     """A model that the recipe cannot train, with the recipes that can."""
     if config.model.family in config.recipe.families:
         return []
-    from runner.catalogue import recipes_for
+    from runner.config.catalogue import recipes_for
 
     fitting = recipes_for(config.model.family)
-    mend = f"use {' or '.join(f'recipe={name}' for name in fitting)}" if fitting else "choose another model"
-    return [Problem("model", config.model.name, f"is of the family {config.model.family}; recipe={config.recipe.name} trains {', '.join(config.recipe.families)}", mend)]
+    fix = f"use {' or '.join(f'recipe={name}' for name in fitting)}" if fitting else "choose another model"
+    return [
+        Problem(
+            "model",
+            config.model.name,
+            f"is of the family {config.model.family}; recipe={config.recipe.name} trains {', '.join(config.recipe.families)}",
+            fix,
+        )
+    ]
 
 
 def _positions(config: RunConfig, recipe: Recipe) -> list[Problem]:
@@ -161,13 +190,23 @@ def _head(config: RunConfig, recipe: Recipe) -> list[Problem]:
     """A classification head for another number of labels is replaced: said before the start, not found in the metrics."""
     facts = architecture_facts(config.model) if config.model.path and config.model.init == "pretrained" else {}
     names = config.dataset.label_names
-    if recipe.label_column is None or not names or not any("ForSequenceClassification" in name for name in facts.get("architectures") or []):
+    if (
+        recipe.label_column is None
+        or not names
+        or not any("ForSequenceClassification" in name for name in facts.get("architectures") or [])
+    ):
         return []
-    has = facts.get("num_labels") or len(facts.get("id2label") or {}) or 2  # two is what transformers leaves out of the file
+    has = (
+        facts.get("num_labels") or len(facts.get("id2label") or {}) or 2
+    )  # two is what transformers leaves out of the file
     if has == len(names):
         return []
     return [
         Problem(
-            "model.path", config.model.path, f"its head is for {has} labels, the data has {len(names)} ({', '.join(names[:6])}): the head is new, with random weights", "", "notice"
+            "model.path",
+            config.model.path,
+            f"its head is for {has} labels, the data has {len(names)} ({', '.join(names[:6])}): the head is new, with random weights",
+            "",
+            "notice",
         )
     ]

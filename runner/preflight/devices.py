@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from runner import machine
+from runner.config.schema import RunConfig
 from runner.errors import Problem
-from runner.schema import RunConfig
 
 
 def check_precision(config: RunConfig) -> list[Problem]:
@@ -14,16 +14,30 @@ def check_precision(config: RunConfig) -> list[Problem]:
     name, devices = config.precision.name, machine.visible_devices(config.launcher.gpu_ids)
     if config.launcher.device == "cpu":
         if name == "fp16":
-            return [Problem("precision", name, "a CPU does not train in fp16 (DDP would compute in fp32 without a word)", "use precision=fp32 or precision=bf16")]
+            return [
+                Problem(
+                    "precision",
+                    name,
+                    "a CPU does not train in fp16 (DDP would compute in fp32 without a word)",
+                    "use precision=fp32 or precision=bf16",
+                )
+            ]
         return []
     old = [device for device in devices if not device.has_bf16]
     if name == "bf16" and old:
         capability = ".".join(map(str, old[0].compute_capability))
         return [
-            Problem("precision", name, f"{old[0].name} has compute capability {capability}, bf16 needs 8.0", f"use precision={'fp32' if config.model.fp16_overflows else 'fp16'}")
+            Problem(
+                "precision",
+                name,
+                f"{old[0].name} has compute capability {capability}, bf16 needs 8.0",
+                f"use precision={'fp32' if config.model.fp16_overflows else 'fp16'}",
+            )
         ]
     if name == "fp16" and config.model.fp16_overflows:
-        why = f"model={config.model.name} was trained in bf16; in fp16 its activations overflow and the loss becomes NaN"
+        why = (
+            f"model={config.model.name} was trained in bf16; in fp16 its activations overflow and the loss becomes NaN"
+        )
         return [Problem("precision", name, why, f"use precision={'fp32' if old or not devices else 'bf16'}", "warning")]
     return []
 
@@ -34,9 +48,20 @@ def check_devices(config: RunConfig) -> list[Problem]:
     if config.launcher.device == "cpu":
         return _cpu_beside_gpus(config, shown) if installed else []
     if not installed:
-        return [Problem("launcher.device", "cuda", "no CUDA device visible (nvidia-smi lists none)", "use launcher.device=cpu")]
+        return [
+            Problem(
+                "launcher.device", "cuda", "no CUDA device visible (nvidia-smi lists none)", "use launcher.device=cpu"
+            )
+        ]
     if not machine.visible_devices():
-        return [Problem("launcher.device", "cuda", f"no CUDA device visible: {_hiding(shown)}", "unset CUDA_VISIBLE_DEVICES, or use launcher.device=cpu")]
+        return [
+            Problem(
+                "launcher.device",
+                "cuda",
+                f"no CUDA device visible: {_hiding(shown)}",
+                "unset CUDA_VISIBLE_DEVICES, or use launcher.device=cpu",
+            )
+        ]
     return _absent_ids(config) + _too_many_ranks(config) + _cpu_build()
 
 
@@ -51,10 +76,23 @@ def _cpu_beside_gpus(config: RunConfig, shown: str | None) -> list[Problem]:
     """GPUs are installed, but the run uses the CPU: silently only where that was asked for."""
     if config.launcher.gpu_ids != "all":
         return [
-            Problem("launcher.gpu_ids", config.launcher.gpu_ids, f"no such visible device; visible are {_ids(machine.visible_devices()) or 'none'}", "use launcher.gpu_ids=all")
+            Problem(
+                "launcher.gpu_ids",
+                config.launcher.gpu_ids,
+                f"no such visible device; visible are {_ids(machine.visible_devices()) or 'none'}",
+                "use launcher.gpu_ids=all",
+            )
         ]
     if shown and shown.strip() not in ("-1", "NoDevFiles") and not machine.visible_devices():
-        return [Problem("launcher.device", "cpu", f"the CPU is used: {_hiding(shown)}", "unset CUDA_VISIBLE_DEVICES to use the GPUs", "warning")]
+        return [
+            Problem(
+                "launcher.device",
+                "cpu",
+                f"the CPU is used: {_hiding(shown)}",
+                "unset CUDA_VISIBLE_DEVICES to use the GPUs",
+                "warning",
+            )
+        ]
     return []
 
 
@@ -67,7 +105,10 @@ def _absent_ids(config: RunConfig) -> list[Problem]:
         return []
     return [
         Problem(
-            "launcher.gpu_ids", config.launcher.gpu_ids, f"no such visible device: {', '.join(absent)}; visible are {_ids(machine.visible_devices())}", "use launcher.gpu_ids=all"
+            "launcher.gpu_ids",
+            config.launcher.gpu_ids,
+            f"no such visible device: {', '.join(absent)}; visible are {_ids(machine.visible_devices())}",
+            "use launcher.gpu_ids=all",
         )
     ]
 
@@ -78,15 +119,29 @@ def _too_many_ranks(config: RunConfig) -> list[Problem]:
     if ranks <= found or found == 0 or config.launcher.share_device:
         return []
     why = f"{ranks} ranks, but {found} CUDA device{'s' if found > 1 else ''} visible: ranks would share a device"
-    return [Problem("launcher.num_processes", ranks, why, f"use launcher.num_processes={found}, or allow it with launcher.share_device=true")]
+    return [
+        Problem(
+            "launcher.num_processes",
+            ranks,
+            why,
+            f"use launcher.num_processes={found}, or allow it with launcher.share_device=true",
+        )
+    ]
 
 
 def _cpu_build() -> list[Problem]:
-    from runner.doctor import torch_cuda
+    from runner.diagnostics import torch_cuda
 
     if os.environ.get(machine.DEVICES_VARIABLE) is not None or torch_cuda() is not None:
         return []
-    return [Problem("launcher.device", "cuda", "the installed torch is a CPU build", "install torch's CUDA build, or use launcher.device=cpu")]
+    return [
+        Problem(
+            "launcher.device",
+            "cuda",
+            "the installed torch is a CPU build",
+            "install torch's CUDA build, or use launcher.device=cpu",
+        )
+    ]
 
 
 def _ids(devices: list[machine.Device] | tuple[machine.Device, ...]) -> str:
@@ -99,4 +154,7 @@ def placement(config: RunConfig) -> str:
     assert isinstance(ranks, int), "resolved before"
     if config.launcher.device == "cpu" or not devices:
         return f"rank 0 → {config.launcher.device}" if ranks == 1 else f"ranks 0–{ranks - 1} → {config.launcher.device}"
-    return ", ".join(f"rank {rank} → GPU {devices[rank % len(devices)].index}" for rank in range(ranks)) + f" ({devices[0].name})"
+    return (
+        ", ".join(f"rank {rank} → GPU {devices[rank % len(devices)].index}" for rank in range(ranks))
+        + f" ({devices[0].name})"
+    )

@@ -7,9 +7,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from runner.config.schema import RunConfig
 from runner.errors import Problem
 from runner.preflight.size import in_words, parameter_count, swap_bytes
-from runner.schema import RunConfig
 
 
 def check_nvme(config: RunConfig) -> list[Problem]:
@@ -19,14 +19,25 @@ def check_nvme(config: RunConfig) -> list[Problem]:
         return []
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        return [_problem(config, path, "there is no such folder" if not folder.exists() else "this is a file", f"mkdir -p {folder}, or ")]
+        return [
+            _problem(
+                config,
+                path,
+                "there is no such folder" if not folder.exists() else "this is a file",
+                f"mkdir -p {folder}, or ",
+            )
+        ]
     reason = _not_writable(folder)
     return [_problem(config, path, reason)] if reason else _room(config, folder)
 
 
 def _problem(config: RunConfig, path: str, why: str, first: str = "") -> Problem:
-    mend = "mend nvme_path in launcher.config_file" if config.launcher.config_file else "set offload.nvme_path=DIR on a fast local disk"
-    return Problem("offload.nvme_path", path, why, first + mend)
+    fix = (
+        "fix nvme_path in launcher.config_file"
+        if config.launcher.config_file
+        else "set offload.nvme_path=DIR on a fast local disk"
+    )
+    return Problem("offload.nvme_path", path, why, first + fix)
 
 
 def _not_writable(folder: Path) -> str | None:
@@ -59,8 +70,23 @@ def _room(config: RunConfig, folder: Path) -> list[Problem]:
         problems.append(Problem("offload.optimizer", "nvme", why, "where that matters use offload=cpu", "warning"))
     count, free = parameter_count(config.model), shutil.disk_usage(folder).free
     if count is None:
-        return [*problems, Problem("offload.nvme_path", folder, "its free space was not compared with the need: the model's size is known only when it is loaded", "", "notice")]
+        return [
+            *problems,
+            Problem(
+                "offload.nvme_path",
+                folder,
+                "its free space was not compared with the need: the model's size is known only when it is loaded",
+                "",
+                "notice",
+            ),
+        ]
     needed = swap_bytes(config, count)
     if needed > free:
-        problems.append(_problem(config, str(folder), f"about {in_words(needed)} will be swapped for {count:,} parameters, free are {in_words(free)}"))
+        problems.append(
+            _problem(
+                config,
+                str(folder),
+                f"about {in_words(needed)} will be swapped for {count:,} parameters, free are {in_words(free)}",
+            )
+        )
     return problems

@@ -7,8 +7,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from runner.positions import architecture_facts
-from runner.schema import ModelConfig, RunConfig
+from runner.config.schema import ModelConfig, RunConfig
+from runner.config.sequence_limits import architecture_facts
 
 LARGEST_HEADER = 100 * 2**20  # bytes; the limit of the safetensors format
 
@@ -60,7 +60,11 @@ def _counted(facts: dict[str, Any]) -> int | None:
     width = (_first(facts, "head_dim", "d_kv") or hidden // heads) * heads
     attention = 2 * hidden * width + 2 * hidden * width * (shared or heads) // heads
     matrices = 3 if shared else 2  # models with shared key heads have gated feed-forward layers
-    positions = (_first(facts, "max_position_embeddings", "n_positions") or 0) if not (shared or facts.get("position_biased_input") is False or "d_kv" in facts) else 0
+    positions = (
+        (_first(facts, "max_position_embeddings", "n_positions") or 0)
+        if not (shared or facts.get("position_biased_input") is False or "d_kv" in facts)
+        else 0
+    )
     encoder = layers * (attention + matrices * hidden * inner)
     decoders = (_first(facts, "decoder_layers", "num_decoder_layers") or layers) if _has_decoder(facts) else 0
     return (vocabulary + positions) * hidden + encoder + decoders * (2 * attention + matrices * hidden * inner)
@@ -91,11 +95,17 @@ def swap_bytes(config: RunConfig, parameters: int) -> int:
 def kept_checkpoints(config: RunConfig) -> int:
     """Checkpoints on disk at once, the one being written among them; 0 where none is asked for."""
     wanted = config.checkpoint
-    if config.mode != "train" or not (wanted.every_steps or wanted.every_epoch or wanted.every_minutes or wanted.keep_best):
+    if config.mode != "train" or not (
+        wanted.every_steps or wanted.every_epoch or wanted.every_minutes or wanted.keep_best
+    ):
         return 0
     total = config.train.max_steps
     several = wanted.keep_last + int(wanted.keep_best) + 1
-    return min(several, max(1, total // wanted.every_steps)) if total and wanted.every_steps and not wanted.every_epoch and not wanted.every_minutes else several
+    return (
+        min(several, max(1, total // wanted.every_steps))
+        if total and wanted.every_steps and not wanted.every_epoch and not wanted.every_minutes
+        else several
+    )
 
 
 def in_words(number: float) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runner.report.folding import Row
+from runner.report.aggregation import Row
 from runner.report.intervals import Estimate, Ratio
-from runner.report.run import Run
+from runner.report.run_view import Run
 from runner.report.tables import Table, largest_batch
 
 NOTHING = "–"

@@ -8,10 +8,10 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from runner.report.aggregation import Row
 from runner.report.fairness import Fairness
-from runner.report.folding import Row
 from runner.report.intervals import Estimate
-from runner.report.run import Run
+from runner.report.run_view import Run
 from runner.report.tables import DEFINITIONS, Comparison, Table
 
 _FORMULA_STARTS = ("=", "+", "-", "@")
@@ -42,7 +42,11 @@ def _csv_line(table: Table, row: Row, metrics: list[str]) -> dict[str, Any]:
         "largest_micro_batch": row.largest_micro_batch,
         **_estimate_columns("train_seconds", row.train_seconds),
         **_estimate_columns("eval_seconds", row.eval_seconds),
-        **{key: value for name in metrics for key, value in _estimate_columns(_cell(name), row.metrics.get(name)).items()},
+        **{
+            key: value
+            for name in metrics
+            for key, value in _estimate_columns(_cell(name), row.metrics.get(name)).items()
+        },
         "peak_memory_bytes": row.peak_memory_bytes,
         "speed_up": ratio.value if ratio else None,
         "speed_up_low": ratio.low if ratio else None,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from runner.report.folding import Row, differing_keys
+from runner.report.aggregation import Row, differing_keys
 from runner.report.metrics_log import Point, read_points
 from runner.report.reading import dig, mapping, sequence
-from runner.report.run import Run
+from runner.report.run_view import Run
 
 Verdict = Literal["same", "differs", "not recorded"]
 _LEARNING_RATE_TOLERANCE = 1e-6
@@ -114,7 +114,9 @@ def check_fairness(rows: Sequence[Row], expected: frozenset[str] = frozenset()) 
 def _check_fact(name: str, fact: Callable[[Run], Any], rows: Sequence[Row], expected: bool) -> Check:
     """Compare one fact; a row's value is the set of its repeats' values, so that seeds may pair up."""
     found = [[fact(run) for run in row.completed_runs] for row in rows]
-    if all(values == found[0] and None not in values for values in found):  # the common case, without sorting out repeats
+    if all(
+        values == found[0] and None not in values for values in found
+    ):  # the common case, without sorting out repeats
         return Check(name, "same", (), expected)
     values = [_distinct(values) for values in found]
     if len({value for value in values if value is not None}) > 1:
@@ -133,7 +135,9 @@ def _told_apart(rows: Sequence[Row], values: Sequence[str | None]) -> tuple[tupl
     parsed = [None if value is None else [json.loads(line) for line in value.split("\n")] for value in values]
     known = [value for value in parsed if value is not None]
     reduce = _differing_parts([value[0] for value in known]) if all(len(value) == 1 for value in known) else _whole
-    told = ["not recorded" if value is None else " and ".join(_plain(reduce(item)) for item in value) for value in parsed]
+    told = [
+        "not recorded" if value is None else " and ".join(_plain(reduce(item)) for item in value) for value in parsed
+    ]
     return tuple((row.label, text) for row, text in zip(rows, told, strict=True))
 
 
@@ -169,7 +173,9 @@ def _check_learning_rate(rows: Sequence[Row], expected: bool) -> Check:
     if all(difference == "" for difference in differences):
         return Check(name, "same", (), expected)
     named = [(row.label, text) for row, text in zip(rows[1:], differences, strict=True) if text]
-    return Check(name, "differs", ((rows[0].label, "reference"), *((label, text or "") for label, text in named)), expected)
+    return Check(
+        name, "differs", ((rows[0].label, "reference"), *((label, text or "") for label, text in named)), expected
+    )
 
 
 def _learning_rates(points: Sequence[Point]) -> dict[int, float]:
@@ -196,7 +202,9 @@ def statement(fairness: Fairness) -> list[str]:
     lines = [_difference_line(check) for check in sorted(fairness.named("differs"), key=lambda check: check.expected)]
     same, unknown = fairness.named("same"), fairness.named("not recorded")
     if same:
-        lines.append(f"Checked and the same in all {fairness.compared} rows: {', '.join(check.name for check in same)}.")
+        lines.append(
+            f"Checked and the same in all {fairness.compared} rows: {', '.join(check.name for check in same)}."
+        )
     if unknown:
         lines.append(f"Not recorded in every row, so not checked: {', '.join(check.name for check in unknown)}.")
     return lines

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runner.report.aggregation import Row, compared_config, differing_keys, value_text
 from runner.report.columns import bytes_text, seconds_text, status_text
-from runner.report.folding import Row, compared_config, differing_keys, value_text
 from runner.report.metrics_log import Point, elapsed_seconds, read_points
 from runner.report.reading import mapping, number, text
 from runner.report.tables import largest_batch
@@ -76,7 +76,16 @@ def train_time_bars(rows: Sequence[Row], colour_of: Callable[[Row], int]) -> Bar
     kept = fit[:MOST_BARS]
     spans = [(row, row.train_seconds.mean, row.train_seconds.half_width or 0.0) for row in kept if row.train_seconds]
     scale = max((mean + half for _, mean, half in spans), default=0.0) or 1.0
-    bars = tuple(Bar(row.label, f"{seconds_text(row.train_seconds)} s", mean / scale, colour_of(row), *_whisker(mean, half, scale)) for row, mean, half in spans)
+    bars = tuple(
+        Bar(
+            row.label,
+            f"{seconds_text(row.train_seconds)} s",
+            mean / scale,
+            colour_of(row),
+            *_whisker(mean, half, scale),
+        )
+        for row, mean, half in spans
+    )
     return Bars(bars, _left_out(rows, fit))
 
 
@@ -89,7 +98,9 @@ def largest_batch_bars(rows: Sequence[Row], colour_of: Callable[[Row], int]) -> 
     fit = [row for row in rows if row.completed_runs and largest_batch(row)]
     kept = fit[:MOST_BARS]
     scale = max((largest_batch(row) or 0 for row in kept), default=0) or 1
-    bars = tuple(Bar(row.label, str(largest_batch(row)), (largest_batch(row) or 0) / scale, colour_of(row)) for row in kept)
+    bars = tuple(
+        Bar(row.label, str(largest_batch(row)), (largest_batch(row) or 0) / scale, colour_of(row)) for row in kept
+    )
     return Bars(bars, _left_out(rows, fit))
 
 
@@ -128,7 +139,11 @@ def memory_pairs(rows: Sequence[Row], colour_of: Callable[[Row], int]) -> list[t
 def _compared(predicted: int, measured: int) -> str:
     """How far the prediction was off, in percent of what was measured."""
     percent = 100 * (predicted / measured - 1)
-    return f"predicted {abs(percent):.0f} % too {'much' if percent > 0 else 'little'}" if abs(percent) >= 0.5 else "predicted within 0.5 %"
+    return (
+        f"predicted {abs(percent):.0f} % too {'much' if percent > 0 else 'little'}"
+        if abs(percent) >= 0.5
+        else "predicted within 0.5 %"
+    )
 
 
 def phase_stacks(rows: Sequence[Row]) -> list[tuple[str, float, list[Segment]]]:
@@ -140,7 +155,14 @@ def phase_stacks(rows: Sequence[Row]) -> list[tuple[str, float, list[Segment]]]:
             stacks.append((row.label, phases))
     names = list(dict.fromkeys(name for _, phases in stacks for name in phases))
     longest = max((sum(phases.values()) for _, phases in stacks), default=1.0) or 1.0
-    return [(label, sum(phases.values()), [Segment(name, seconds, seconds / longest, names.index(name)) for name, seconds in phases.items()]) for label, phases in stacks]
+    return [
+        (
+            label,
+            sum(phases.values()),
+            [Segment(name, seconds, seconds / longest, names.index(name)) for name, seconds in phases.items()],
+        )
+        for label, phases in stacks
+    ]
 
 
 def _phases(row: Row) -> dict[str, float]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from runner.report.aggregation import Row, label_rows
 from runner.report.columns import Column, bytes_text, ratio_text, seconds_text, table_columns
 from runner.report.fairness import statement
 from runner.report.figures import (
@@ -27,8 +28,7 @@ from runner.report.figures import (
     styles,
     train_time_bars,
 )
-from runner.report.folding import Row, label_rows
-from runner.report.run import Run
+from runner.report.run_view import Run
 from runner.report.tables import DEFINITIONS, Comparison, Table, Workload, largest_batch, workload_text
 
 _INSTALL = "the page needs jinja2 and plotly: pip install 'finetune-runner[report]'"
@@ -82,7 +82,9 @@ def page(comparison: Comparison, base: Path) -> str:
     panels = _panels(comparison)
     drawn = {f"curves-{index}": panel.curves for index, panel in enumerate(panels) if panel.curves}
     scripts = [_plain_lines(get_plotlyjs()), _asset("page.js")] if drawn else []
-    template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(_asset("page.html.j2"))
+    template = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    ).from_string(_asset("page.html.j2"))
     return template.render(
         comparison=comparison,
         panels=panels,
@@ -132,7 +134,9 @@ def _counts(runs: Sequence[Run]) -> list[tuple[str, int]]:
 def _panels(comparison: Comparison) -> list[Panel]:
     """One panel a workload; records without one are in the list of all runs only."""
     workloads = list(dict.fromkeys(table.workload for table in comparison.tables if table.workload))
-    return [_panel(workload, [table for table in comparison.tables if table.workload == workload]) for workload in workloads]
+    return [
+        _panel(workload, [table for table in comparison.tables if table.workload == workload]) for workload in workloads
+    ]
 
 
 def _panel(workload: Workload, tables: Sequence[Table]) -> Panel:
@@ -161,7 +165,9 @@ def _distinct_rows(tables: Sequence[Table]) -> list[Row]:
     """Each row once, though it may stand in several tables, with a label that is unique among all of them."""
     rows = {row.first.folder: row for table in reversed(tables) for row in table.rows}
     ordered = dict.fromkeys(row.first.folder for table in tables for row in table.rows)
-    return label_rows([replace(rows[folder], speed_up=None, is_baseline=False) for folder in ordered], shared_batch=False)
+    return label_rows(
+        [replace(rows[folder], speed_up=None, is_baseline=False) for folder in ordered], shared_batch=False
+    )
 
 
 def _table_view(table: Table, colours: dict[str, int]) -> TableView:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.regular import read_regular
+from runner.regular_files import read_regular
 from runner.report.reading import integer, number
 
 METRICS_NAME = "metrics.jsonl"

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.regular import read_regular
+from runner.regular_files import read_regular
 from runner.report.liveness import runner_liveness
 from runner.report.reading import mapping, text
-from runner.report.run import Run, run_from_record, unreadable_run
+from runner.report.run_view import Run, run_from_record, unreadable_run
 from runner.report.versions import CURRENT_SCHEMA_VERSION, schema_version, upgrade
 
 RECORD_NAME = "record.json"
@@ -93,5 +93,8 @@ def judge_status(raw: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**raw, "status": "failed", "reason": "the runner died"}
     if liveness == "unknown" and not raw.get("reason"):
         host = text(runner.get("host"))
-        return {**raw, "reason": f"on host {host}, not checked from here" if host else "whether it still runs is not recorded"}
+        return {
+            **raw,
+            "reason": f"on host {host}, not checked from here" if host else "whether it still runs is not recorded",
+        }
     return raw

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from runner.report.aggregation import Row, fold, label_rows, train_seconds_of
 from runner.report.fairness import Fairness, check_fairness
-from runner.report.folding import Row, fold, label_rows, train_seconds_of
 from runner.report.intervals import speed_up
 from runner.report.reading import mapping, number
-from runner.report.run import Run
+from runner.report.run_view import Run
 
 Kind = Literal["matched", "largest", "runs"]
 Workload = tuple[str, str, str]
@@ -138,7 +138,14 @@ def _size_order(row: Row) -> tuple[bool, int, float]:
 def _comparing_table(kind: Kind, title: str, workload: Workload, rows: Sequence[Row]) -> Table:
     labelled = label_rows(_in_order(rows), shared_batch=kind == "matched")
     expected = _BY_DESIGN_AT_LARGEST if kind == "largest" else frozenset()
-    return Table(kind, title, workload, tuple(_with_speed_ups(labelled)), check_fairness(labelled, expected), notes_on(labelled, kind))
+    return Table(
+        kind,
+        title,
+        workload,
+        tuple(_with_speed_ups(labelled)),
+        check_fairness(labelled, expected),
+        notes_on(labelled, kind),
+    )
 
 
 def _remaining_tables(rows: Sequence[Row], others: bool) -> list[Table]:
@@ -155,7 +162,10 @@ def _remaining_tables(rows: Sequence[Row], others: bool) -> list[Table]:
 def _in_order(rows: Sequence[Row]) -> list[Row]:
     """DDP first, then by method; records that could not be read last."""
     unreadable = "unreadable"
-    return sorted(rows, key=lambda row: (row.status == unreadable, row.method != "DDP", row.method, row.first.global_batch_size or 0))
+    return sorted(
+        rows,
+        key=lambda row: (row.status == unreadable, row.method != "DDP", row.method, row.first.global_batch_size or 0),
+    )
 
 
 def _with_speed_ups(rows: Sequence[Row]) -> list[Row]:
@@ -164,7 +174,12 @@ def _with_speed_ups(rows: Sequence[Row]) -> list[Row]:
     if baseline is None:
         return list(rows)
     before = train_seconds_of(baseline)
-    return [replace(row, is_baseline=True) if row is baseline else replace(row, speed_up=speed_up(before, train_seconds_of(row))) for row in rows]
+    return [
+        replace(row, is_baseline=True)
+        if row is baseline
+        else replace(row, speed_up=speed_up(before, train_seconds_of(row)))
+        for row in rows
+    ]
 
 
 def notes_on(rows: Sequence[Row], kind: Kind) -> tuple[str, ...]:
@@ -172,7 +187,9 @@ def notes_on(rows: Sequence[Row], kind: Kind) -> tuple[str, ...]:
     runs = [run for row in rows for run in row.runs]
     notes = []
     if any(run.generated_data for run in runs):
-        notes.append("The data are the runner's generated sample: times are real, scores say nothing about a benchmark.")
+        notes.append(
+            "The data are the runner's generated sample: times are real, scores say nothing about a benchmark."
+        )
     partial = [row.label for row in rows if any(run.partial_epoch for run in row.completed_runs)]
     if partial:
         notes.append(f"Epochs cut short (s/epoch is not that of a whole epoch): {', '.join(partial)}.")

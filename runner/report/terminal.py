@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.report.aggregation import row_of
 from runner.report.columns import Column, batch_text, bytes_text, metric_text, seconds_text, status_text, table_columns
 from runner.report.fairness import statement
-from runner.report.folding import row_of
 from runner.report.intervals import Estimate
-from runner.report.run import run_from_record
+from runner.report.run_view import run_from_record
 from runner.report.tables import DEFINITIONS, Comparison, Table
 from runner.report.versions import upgrade
 
@@ -46,13 +46,20 @@ def _print_table(table: Table, console: Console) -> None:
     lines = zip(*((column.heading, *column.cells) for column in columns), strict=True)
     console.print(table.title, style="bold", markup=False, highlight=False)
     for line in lines:
-        cells = (cell.rjust(width) if column.numeric else cell.ljust(width) for cell, width, column in zip(line, widths, columns, strict=True))
+        cells = (
+            cell.rjust(width) if column.numeric else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns, strict=True)
+        )
         console.out("  ".join(cells).rstrip(), highlight=False)
 
 
 def footer(table: Table) -> list[str]:
     """The lines under a table: why rows have no result, its fairness statement, and its notes."""
-    reasons = [f"{row.label}: {row.status}, {row.reason}" for row in table.rows if row.reason and len(table.rows) <= _MOST_ROWS_LAID_OUT]
+    reasons = [
+        f"{row.label}: {row.status}, {row.reason}"
+        for row in table.rows
+        if row.reason and len(table.rows) <= _MOST_ROWS_LAID_OUT
+    ]
     return [*reasons, *(statement(table.fairness) if table.fairness else []), *table.notes]
 
 
@@ -81,7 +88,9 @@ def _fitting(table: Table, width: int) -> list[Column]:
     columns: list[Column] = []
     for metrics, stacked in ((3, False), (3, True), (2, True), (1, True), (0, True)):
         hidden = set(table.metric_names[metrics:])
-        columns = [_terminal_column(column, table, stacked) for column in table_columns(table) if column.heading not in hidden]
+        columns = [
+            _terminal_column(column, table, stacked) for column in table_columns(table) if column.heading not in hidden
+        ]
         if sum(_least_width(column) + _PADDING for column in columns) <= width:
             break
     return columns
@@ -113,14 +122,22 @@ def _grid(title: str) -> RichTable:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    return RichTable(title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    return RichTable(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
 
 
 def _add_column(grid: RichTable, heading: str, numeric: bool, least_width: int = 0) -> None:
     from rich.text import Text
 
     shown = heading.replace(" ", "\n") if numeric else heading
-    grid.add_column(Text(shown), justify="right" if numeric else "left", overflow="fold", no_wrap=numeric, min_width=least_width)
+    grid.add_column(
+        Text(shown), justify="right" if numeric else "left", overflow="fold", no_wrap=numeric, min_width=least_width
+    )
 
 
 def result_table(record: Mapping[str, Any]) -> RichTable:

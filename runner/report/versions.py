@@ -23,7 +23,12 @@ _RENAMED_0 = {
     "wall_time": "wall_seconds",
     "scores": "metrics",
 }
-_RENAMED_EPOCH_0 = {"train_time": "train_seconds", "eval_time": "eval_seconds", "loss": "train_loss", "scores": "metrics"}
+_RENAMED_EPOCH_0 = {
+    "train_time": "train_seconds",
+    "eval_time": "eval_seconds",
+    "loss": "train_loss",
+    "scores": "metrics",
+}
 _STATUS_0 = {"done": "completed", "error": "failed", "stopped": "preempted"}
 _BYTES_PER_MIB = 2**20
 

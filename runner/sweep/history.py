@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from runner.compose.multirun import make_folder
-from runner.record import write_atomically
-from runner.regular import read_regular
+from runner.regular_files import read_regular
 from runner.report.records import find_run_folders, judge_status
 from runner.rundir import CONFIG_FILE
+from runner.rundir.record import write_atomically
 
 SWEEP_FILE = "sweep.json"
 MULTIRUN = "multirun"
@@ -87,10 +87,14 @@ def write_sweep(sweep_dir: Path, identity: str, command: str, cells: list[dict[s
         RequestError: where its folder cannot be made.
     """
     make_folder(sweep_dir)
-    write_atomically(sweep_dir / SWEEP_FILE, json.dumps({"sweep": identity, "command": command, "cells": cells}, indent=1) + "\n")
+    write_atomically(
+        sweep_dir / SWEEP_FILE, json.dumps({"sweep": identity, "command": command, "cells": cells}, indent=1) + "\n"
+    )
 
 
 def free_folder(wanted: Path) -> Path:
     """The folder itself, or `NAME-2`, `NAME-3`, … where a run lies in it already; a stored configuration alone does not count."""
     candidates = [wanted, *(wanted.with_name(f"{wanted.name}-{number}") for number in range(2, 1000))]
-    return next(path for path in candidates if not path.exists() or all(item.name == CONFIG_FILE for item in path.iterdir()))
+    return next(
+        path for path in candidates if not path.exists() or all(item.name == CONFIG_FILE for item in path.iterdir())
+    )

@@ -9,15 +9,30 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from runner import __version__, provenance
+from runner import __version__
 from runner.compose.overrides import parse_overrides
+from runner.config.schema import RunConfig
 from runner.data.scan import split_paths
 from runner.preflight import Checked
-from runner.schema import RunConfig
+from runner.rundir import provenance
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_IN_RANKS = ("train/*.py", "data/*.py", "plan.py", "recipe.py", "metrics.py", "render.py", "deepspeed_json/*.py", "resolve.py")
-_NOT_THE_SAME_SWEEP = ("sweep.rerun", "sweep.on_error", "sweep.repeats", "note")  # may change when a sweep is gone on with
+_IN_RANKS = (
+    "train/*.py",
+    "data/*.py",
+    "plan.py",
+    "recipe.py",
+    "metrics.py",
+    "render.py",
+    "deepspeed_json/*.py",
+    "resolve.py",
+)
+_NOT_THE_SAME_SWEEP = (
+    "sweep.rerun",
+    "sweep.on_error",
+    "sweep.repeats",
+    "note",
+)  # may change when a sweep is gone on with
 
 
 def cell_hash(checked: Checked, purpose: str = "") -> str:
@@ -33,7 +48,9 @@ def cell_hash(checked: Checked, purpose: str = "") -> str:
 
 def sweep_id(arguments: Sequence[str]) -> str:
     """Identity of what was typed for a sweep, whatever the order: repeats of one cell are found by it."""
-    typed = sorted(item.input_line or "" for item in parse_overrides(list(arguments)) if _tells_sweeps_apart(item.key_or_group))
+    typed = sorted(
+        item.input_line or "" for item in parse_overrides(list(arguments)) if _tells_sweeps_apart(item.key_or_group)
+    )
     return _digest(typed)
 
 

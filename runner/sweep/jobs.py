@@ -13,7 +13,7 @@ from runner.compose.overrides import is_sweep, parse_overrides
 from runner.deepspeed_json import fixed_batch
 from runner.errors import Problem, RequestError
 from runner.preflight import Checked, check
-from runner.preflight.idle import unread_sections
+from runner.preflight.unused_keys import unread_sections
 from runner.sweep.history import free_folder
 from runner.sweep.identity import cell_hash
 
@@ -44,7 +44,14 @@ class Job:
 
     def record_entry(self, sweep: str) -> dict[str, Any]:
         """The record's `cell`."""
-        return {"hash": self.hash, "sweep": sweep, "job": self.cell.job, "repeat": self.repeat, "purpose": self.purpose or None, "overrides": self.cell.overrides}
+        return {
+            "hash": self.hash,
+            "sweep": sweep,
+            "job": self.cell.job,
+            "repeat": self.repeat,
+            "purpose": self.purpose or None,
+            "overrides": self.cell.overrides,
+        }
 
 
 def jobs_of(cells: Sequence[ComposedCell], sweep_dir: Path, typed: Sequence[str] = ()) -> list[Job]:
@@ -57,7 +64,11 @@ def jobs_of(cells: Sequence[ComposedCell], sweep_dir: Path, typed: Sequence[str]
     fixed = {item.key_or_group for item in parse_overrides(list(typed)) if not is_sweep(item)}
     plain, largest = [], []
     for cell in cells:
-        varied = [item.input_line or "" for item in parse_overrides(cell.overrides) if item.key_or_group not in fixed and not item.key_or_group.startswith("hydra")]
+        varied = [
+            item.input_line or ""
+            for item in parse_overrides(cell.overrides)
+            if item.key_or_group not in fixed and not item.key_or_group.startswith("hydra")
+        ]
         label = " ".join(varied).replace("'", "") or "as configured"
         base = sweep_dir / cell.run_dir.relative_to(cell.sweep_dir)
         if cell.composed is None:
@@ -93,7 +104,13 @@ def _checked(job: Job, composed: Composed) -> Job:
     config = composed.config.model_copy(deep=True)
     config.train.seed += job.repeat
     own = replace(composed, config=config, run_dir=free_folder(job.run_dir))
-    unread = [] if config.sweep.largest_batch else unread_sections(composed.explicit, ("fit",), "only `python -m runner fit` and sweep.largest_batch=true read it")
+    unread = (
+        []
+        if config.sweep.largest_batch
+        else unread_sections(
+            composed.explicit, ("fit",), "only `python -m runner fit` and sweep.largest_batch=true read it"
+        )
+    )
     if unread:
         return replace(job, problems=unread)
     fixed = fixed_batch(config, with_accumulation=True) if job.purpose == LARGEST else []

@@ -10,10 +10,10 @@ from rich.console import Console
 from runner.compose import Composed
 from runner.errors import RequestError
 from runner.fit.largest import find_largest
-from runner.fit.ledger import write_ledger
-from runner.fit.room import room_of
-from runner.fit.trial import Laboratory
-from runner.launch.hosts import SharedHosts
+from runner.fit.memory_budget import room_of
+from runner.fit.trial import TrialRunner
+from runner.fit.trial_log import write_ledger
+from runner.launch.host_pool import SharedHosts
 from runner.launch.watch import Stopping
 from runner.preflight import check
 from runner.sweep.jobs import Job
@@ -23,7 +23,9 @@ class NothingFits(Exception):
     """Not one row fits, or the search failed for another reason, which the text says."""
 
 
-def set_largest(job: Job, known: dict[int, dict[str, Any]], hosts: SharedHosts, stop: Stopping, console: Console) -> dict[str, Any]:
+def set_largest(
+    job: Job, known: dict[int, dict[str, Any]], hosts: SharedHosts, stop: Stopping, console: Console
+) -> dict[str, Any]:
     """Set the job's micro batch to the largest that runs, without accumulation.
 
     Args:
@@ -52,7 +54,11 @@ def _at(job: Job, composed: Composed, rows: int) -> Any:
     assert job.checked is not None
     config = composed.config.model_copy(deep=True)
     config.train.seed = job.checked.config.train.seed
-    config.train.micro_batch_size, config.train.gradient_accumulation_steps, config.train.global_batch_size = rows, 1, None
+    config.train.micro_batch_size, config.train.gradient_accumulation_steps, config.train.global_batch_size = (
+        rows,
+        1,
+        None,
+    )
     return config
 
 
@@ -66,7 +72,7 @@ def _search(job: Job, composed: Composed, hosts: SharedHosts, stop: Stopping, co
     config = job.checked.config.model_copy(deep=True)
     config.train.gradient_accumulation_steps = 1
     console.print(f"  searching the largest micro batch within {room.bytes / 2**20:.0f} MiB a rank", highlight=False)
-    largest = find_largest(composed, config, Laboratory(folder, room, hosts, stop, console), job.label)
+    largest = find_largest(composed, config, TrialRunner(folder, room, hosts, stop, console), job.label)
     result = {"largest_micro_batch": largest.rows, "limit": largest.limit}
     ledger = write_ledger(folder, room, largest.trials, result)
     if largest.error or not largest.rows:
@@ -76,4 +82,6 @@ def _search(job: Job, composed: Composed, hosts: SharedHosts, stop: Stopping, co
 
 def refusal(error: RequestError) -> str:
     """The errors of a refused configuration in one line."""
-    return "; ".join(problem.line().removeprefix("error: ") for problem in error.problems if problem.severity == "error")
+    return "; ".join(
+        problem.line().removeprefix("error: ") for problem in error.problems if problem.severity == "error"
+    )

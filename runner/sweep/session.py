@@ -13,17 +13,17 @@ from runner.compose.multirun import ComposedCell, run_multirun
 from runner.errors import EXIT_COMPLETED, EXIT_SWEEP_CELL_FAILED, RequestError
 from runner.execution import Ended, Request, execute, typed_command
 from runner.fit.trial import FitStopped
-from runner.launch.hosts import SharedHosts
-from runner.launch.turns import turn
+from runner.launch.device_lock import turn
+from runner.launch.host_pool import SharedHosts
 from runner.launch.watch import Stopping, stopping
 from runner.launch.watch import console as terminal
-from runner.sweep import table
+from runner.sweep import summary_table
 from runner.sweep.history import Earlier, earlier_cells, folder_of_sweep, free_folder, search_roots, write_sweep
 from runner.sweep.identity import sweep_id
 from runner.sweep.jobs import LARGEST, Job, jobs_of
 from runner.sweep.largest import NothingFits, refusal, set_largest
-from runner.sweep.table import Row
-from runner.sweep.wrong import reason_of, write_failed_record
+from runner.sweep.refused_cells import reason_of, write_failed_record
+from runner.sweep.summary_table import Row
 
 
 class SweepStopped(Exception):
@@ -71,15 +71,26 @@ class Session:
 
     def conclude(self) -> int:
         """Print the table; returns the exit status."""
-        table.print_table(self.rows, self._console)
-        counts = {status: sum(row.status == status for row in self.rows) for status in (table.COMPLETED, table.SKIPPED, table.FAILED, table.PREEMPTED, table.NOT_RUN)}
-        self._console.print("sweep      " + ", ".join(f"{count} {status}" for status, count in counts.items() if count), highlight=False)
+        summary_table.print_table(self.rows, self._console)
+        counts = {
+            status: sum(row.status == status for row in self.rows)
+            for status in (
+                summary_table.COMPLETED,
+                summary_table.SKIPPED,
+                summary_table.FAILED,
+                summary_table.PREEMPTED,
+                summary_table.NOT_RUN,
+            )
+        }
+        self._console.print(
+            "sweep      " + ", ".join(f"{count} {status}" for status, count in counts.items() if count), highlight=False
+        )
         if self._sweep_dir is not None and self._sweep_dir.is_dir():
             self._console.print(f"compare    python -m runner report '{self._sweep_dir}'", highlight=False)
-        if self._stop.asked and counts[table.PREEMPTED] + counts[table.NOT_RUN]:
+        if self._stop.asked and counts[summary_table.PREEMPTED] + counts[summary_table.NOT_RUN]:
             self._console.print("go on by typing the same command again: completed cells are skipped", highlight=False)
             return self._stop.exit_status
-        return EXIT_SWEEP_CELL_FAILED if counts[table.FAILED] else EXIT_COMPLETED
+        return EXIT_SWEEP_CELL_FAILED if counts[summary_table.FAILED] else EXIT_COMPLETED
 
     def run_batch(self, cells: list[ComposedCell]) -> list[float | None]:
         """Run cells; returns the mean of the recipe's metric over each one's repeats, None where it has none."""
@@ -91,7 +102,10 @@ class Session:
             except SweepStopped:
                 self._leave_out([left for left in jobs if left.name not in rows], rows)
                 raise
-        return [_mean([rows[job.name].value for job in jobs if job.cell.job == cell.job and not job.purpose]) for cell in cells]
+        return [
+            _mean([rows[job.name].value for job in jobs if job.cell.job == cell.job and not job.purpose])
+            for cell in cells
+        ]
 
     def _plan(self, cells: list[ComposedCell]) -> list[Job]:
         """Fix and store what every job will run, before the first one starts."""
@@ -104,20 +118,28 @@ class Session:
         to_run = [job for job in jobs if not self._is_done(job, earlier)]
         self._left = len(to_run)
         if to_run:
-            entries = [{"job": job.name, "overrides": job.cell.overrides, "hash": job.hash, "folder": job.run_dir.name} for job in jobs]
+            entries = [
+                {"job": job.name, "overrides": job.cell.overrides, "hash": job.hash, "folder": job.run_dir.name}
+                for job in jobs
+            ]
             write_sweep(self._sweep_dir, self._id, typed_command(), entries)
         for job in to_run:
             if job.checked is not None:
                 job.run_dir.mkdir(parents=True, exist_ok=True)
                 rundir.write_config(job.run_dir, job.checked.config)
-        self._console.print(f"sweep      {len(jobs)} jobs, {len(jobs) - len(to_run)} already completed, in {self._sweep_dir}", highlight=False)
+        self._console.print(
+            f"sweep      {len(jobs)} jobs, {len(jobs) - len(to_run)} already completed, in {self._sweep_dir}",
+            highlight=False,
+        )
         return jobs
 
     def _folder(self, cells: list[ComposedCell], roots: list[Path]) -> Path:
         """The new sweep's folder, or that of the same sweep when it is gone on with."""
         if self._sweep_dir is None:
             rerun = next((cell.composed.config.sweep.rerun for cell in cells if cell.composed), "missing")
-            chosen = self._explicit_folder or cells[0].sweep_dir.is_dir()  # it is there when a sweeper writes its results to it
+            chosen = (
+                self._explicit_folder or cells[0].sweep_dir.is_dir()
+            )  # it is there when a sweeper writes its results to it
             known = None if chosen or rerun == "all" else folder_of_sweep(roots, self._id)
             self._sweep_dir = known or cells[0].sweep_dir
         return self._sweep_dir
@@ -140,7 +162,7 @@ class Session:
         if job.checked is None:
             reason = reason_of(job.problems)
             folder = write_failed_record(job, self._id, reason)
-            return self._keep(Row(job.name, job.label, table.FAILED, reason, folder))
+            return self._keep(Row(job.name, job.label, summary_table.FAILED, reason, folder))
         with turn(job.checked.config, self._stop, self._console) as held:
             if not held:
                 raise SweepStopped
@@ -162,8 +184,15 @@ class Session:
                 raise SweepStopped from None
             except (NothingFits, RequestError) as error:
                 reason = refusal(error) if isinstance(error, RequestError) else str(error)
-                return Row(job.name, job.label, table.FAILED, reason, write_failed_record(job, self._id, reason))
-        ended = execute(Request(job.checked, job.cell.overrides, time.monotonic(), extra), self._hosts.of(job.checked.config), self._stop, self._console)
+                return Row(
+                    job.name, job.label, summary_table.FAILED, reason, write_failed_record(job, self._id, reason)
+                )
+        ended = execute(
+            Request(job.checked, job.cell.overrides, time.monotonic(), extra),
+            self._hosts.of(job.checked.config),
+            self._stop,
+            self._console,
+        )
         self._seconds.append(time.monotonic() - began)
         for line in (ended.record.data.get("failure") or {}).get("advice", []):
             self._console.print(f"  {line}", highlight=False, markup=False)
@@ -173,17 +202,17 @@ class Session:
         left = ""
         if self._seconds:
             left = f", about {_duration(self._left * sum(self._seconds) / len(self._seconds))} left"
-        done = len([row for row in self.rows if row.status != table.SKIPPED])
+        done = len([row for row in self.rows if row.status != summary_table.SKIPPED])
         self._console.print(f"cell {done + 1} of {done + self._left}: {job.label}{left}", highlight=False, markup=False)
 
     def _keep(self, row: Row) -> Row:
         """Remember a row; a failure is printed now, not at the end."""
         self.rows.append(row)
-        if row.status != table.SKIPPED:
+        if row.status != summary_table.SKIPPED:
             self._left -= 1
-            where = f" ({row.folder})" if row.status == table.FAILED else ""
+            where = f" ({row.folder})" if row.status == summary_table.FAILED else ""
             self._console.print(f"  {row.status}: {row.text}{where}", highlight=False, markup=False)
-        if (row.status == table.FAILED and self._on_error == "stop") or row.status == table.PREEMPTED:
+        if (row.status == summary_table.FAILED and self._on_error == "stop") or row.status == summary_table.PREEMPTED:
             raise SweepStopped
         return row
 
@@ -193,22 +222,35 @@ class Session:
         earlier = earlier_cells(search_roots(self._sweep_dir or jobs[0].cell.sweep_dir)) if jobs else {}
         for job in (left for left in jobs if left.name not in known):
             done = self._is_done(job, earlier)
-            self.rows.append(_skipped(job, earlier.get(job.hash or "")) if done else Row(job.name, job.label, table.NOT_RUN, "", None))
+            self.rows.append(
+                _skipped(job, earlier.get(job.hash or ""))
+                if done
+                else Row(job.name, job.label, summary_table.NOT_RUN, "", None)
+            )
 
 
 def _skipped(job: Job, before: Earlier | None) -> Row:
     if before is None:
-        return Row(job.name, job.label, table.SKIPPED, "never run; sweep.rerun=failed runs failed cells only", None)
-    text, value = table.metric_of(before.record)
-    return Row(job.name, job.label, table.SKIPPED, f"completed before: {text}", before.folder, value)
+        return Row(
+            job.name, job.label, summary_table.SKIPPED, "never run; sweep.rerun=failed runs failed cells only", None
+        )
+    text, value = summary_table.metric_of(before.record)
+    return Row(job.name, job.label, summary_table.SKIPPED, f"completed before: {text}", before.folder, value)
 
 
 def _ended_row(job: Job, ended: Ended) -> Row:
     record = ended.record.data
-    text, value = table.metric_of(record)
+    text, value = summary_table.metric_of(record)
     if ended.status == "completed":
-        return Row(job.name, job.label, table.COMPLETED, f"{text} in {_duration(record.get('wall_seconds') or 0.0)}".strip(), job.run_dir, value)
-    status = table.PREEMPTED if ended.status in ("preempted", "interrupted") else table.FAILED
+        return Row(
+            job.name,
+            job.label,
+            summary_table.COMPLETED,
+            f"{text} in {_duration(record.get('wall_seconds') or 0.0)}".strip(),
+            job.run_dir,
+            value,
+        )
+    status = summary_table.PREEMPTED if ended.status in ("preempted", "interrupted") else summary_table.FAILED
     return Row(job.name, job.label, status, str(record.get("reason") or ""), job.run_dir)
 
 

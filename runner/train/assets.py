@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from runner import places
-from runner.catalogue import BUNDLED_TOKENIZER
-from runner.positions import position_limit
+from runner import paths
+from runner.config.catalogue import BUNDLED_TOKENIZER
+from runner.config.schema import ModelConfig, RunConfig
+from runner.config.sequence_limits import position_limit
 from runner.recipe import Recipe
-from runner.schema import ModelConfig, RunConfig
 
 
 class AssetError(RuntimeError):
@@ -26,7 +26,7 @@ def model_source(model: ModelConfig) -> str | None:
 def tokenizer_source(model: ModelConfig) -> str | None:
     """Folder or hub name of the tokenizer."""
     if model.tokenizer and model.tokenizer.startswith(BUNDLED_TOKENIZER):
-        return str(places.samples_dir() / "tokenizers" / model.tokenizer.removeprefix(BUNDLED_TOKENIZER))
+        return str(paths.samples_dir() / "tokenizers" / model.tokenizer.removeprefix(BUNDLED_TOKENIZER))
     return model.tokenizer or model_source(model)
 
 
@@ -36,7 +36,9 @@ def build_tokenizer(config: RunConfig) -> Any:
 
     source = tokenizer_source(config.model)
     assert source is not None, "checked before the run"
-    tokenizer = AutoTokenizer.from_pretrained(source, revision=_revision(config.model, source), trust_remote_code=config.model.trust_remote_code)
+    tokenizer = AutoTokenizer.from_pretrained(
+        source, revision=_revision(config.model, source), trust_remote_code=config.model.trust_remote_code
+    )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -56,7 +58,9 @@ def architecture(config: RunConfig, overrides: dict[str, Any]) -> Any:
         facts = dict(model.config)
         return AutoConfig.for_model(facts.pop("model_type"), **{**facts, **overrides})
     assert source is not None, "checked before the run"
-    return AutoConfig.from_pretrained(source, revision=_revision(model, source), trust_remote_code=model.trust_remote_code, **overrides)
+    return AutoConfig.from_pretrained(
+        source, revision=_revision(model, source), trust_remote_code=model.trust_remote_code, **overrides
+    )
 
 
 def build_model(recipe: Recipe, tokenizer: Any = None) -> tuple[Any, list[str]]:
@@ -127,7 +131,9 @@ def _fit_vocabulary(model: Any, tokenizer: Any) -> list[str]:
     if tokenizer is None or known is None or len(tokenizer) <= known:
         return []
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    return [f"the tokenizer has {len(tokenizer):,} tokens, the model {known:,}: the embeddings were enlarged, the added rows have new random values"]
+    return [
+        f"the tokenizer has {len(tokenizer):,} tokens, the model {known:,}: the embeddings were enlarged, the added rows have new random values"
+    ]
 
 
 def _pretrained(model: ModelConfig, model_class: Any, settings: Any) -> tuple[Any, list[str]]:
@@ -150,10 +156,16 @@ def _pretrained(model: ModelConfig, model_class: Any, settings: Any) -> tuple[An
 
 def _loading_notes(model: Any, info: dict[str, Any], source: str) -> list[str]:
     """One line on tensors with new random values; a mismatch inside the base model is refused."""
-    mismatched = {str(item[0]) if isinstance(item, (tuple, list)) else str(item) for item in info.get("mismatched_keys", ())}
+    mismatched = {
+        str(item[0]) if isinstance(item, (tuple, list)) else str(item) for item in info.get("mismatched_keys", ())
+    }
     missing = {str(name) for name in info.get("missing_keys", ())}
     inside = sorted(name for name in mismatched if name.startswith(f"{model.base_model_prefix}."))
     if inside:
         raise AssetError(f"weights in {source} do not fit the architecture: {', '.join(inside[:5])} differ in shape")
     new = sorted(mismatched | missing)
-    return [f"new random weights (not in {source} with the task's shape): {', '.join(new)}; everything else was loaded"] if new else []
+    return (
+        [f"new random weights (not in {source} with the task's shape): {', '.join(new)}; everything else was loaded"]
+        if new
+        else []
+    )

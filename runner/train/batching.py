@@ -20,7 +20,7 @@ class MicroBatch:
 
     Attributes:
         rows: indices into the split.
-        counted: False for a filler: a rank without rows in the last step runs one row with weight 0,
+        counted: False for a padding batch: a rank without rows in the last step runs one row with weight 0,
             because collective operations need every rank.
     """
 
@@ -73,8 +73,8 @@ def evaluation_batches(lengths: np.ndarray, micro_batch_size: int, rank: int, wo
     batches = [order[start : start + micro_batch_size].tolist() for start in range(0, len(order), micro_batch_size)]
     own = [MicroBatch(rows) for rows in batches[rank::world_size]]
     rounds = -(-len(batches) // world_size)
-    filler = [MicroBatch([int(order[-1])], counted=False)] if len(order) else []
-    return own + filler * (rounds - len(own))
+    padding_batch = [MicroBatch([int(order[-1])], counted=False)] if len(order) else []
+    return own + padding_batch * (rounds - len(own))
 
 
 def order_hash(steps: list[np.ndarray]) -> str:

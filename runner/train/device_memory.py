@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from runner.memory.devices import host_memory_bytes, parse_bytes
-from runner.schema import RunConfig
+from runner.config.schema import RunConfig
+from runner.memory.amounts import host_memory_bytes, parse_bytes
 from runner.train.timing import peak_memory_bytes
 
 
@@ -25,4 +25,8 @@ def memory_facts(device: torch.device) -> dict[str, Any]:
     """Device, peak and capacity in bytes, for the report of a failure."""
     on_gpu = device.type == "cuda"
     capacity = torch.cuda.get_device_properties(device).total_memory if on_gpu else host_memory_bytes()
-    return {"device": str(device) if on_gpu else "cpu", "peak_bytes": peak_memory_bytes(device.type), "capacity_bytes": capacity}
+    return {
+        "device": str(device) if on_gpu else "cpu",
+        "peak_bytes": peak_memory_bytes(device.type),
+        "capacity_bytes": capacity,
+    }

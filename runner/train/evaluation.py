@@ -11,7 +11,7 @@ import torch
 
 from runner import rundir
 from runner.data.prepared import PreparedSplit
-from runner.record import write_atomically
+from runner.rundir.record import write_atomically
 from runner.train.batching import MicroBatch, evaluation_batches
 from runner.train.progress import Heartbeat
 from runner.train.ranks import gather_objects
@@ -45,7 +45,9 @@ def evaluate(run: Any, split: PreparedSplit, name: str, heartbeat: Heartbeat) ->
         None, on every rank, where the run was asked to stop before all was predicted.
     """
     accelerator, config = run.accelerator, run.config
-    batches = evaluation_batches(split.lengths, config.train.eval_micro_batch_size, accelerator.process_index, accelerator.num_processes)
+    batches = evaluation_batches(
+        split.lengths, config.train.eval_micro_batch_size, accelerator.process_index, accelerator.num_processes
+    )
     model = run.prepared.model
     model.eval()
     own: list[tuple[int, Any]] = []
@@ -78,25 +80,46 @@ def _predict(run: Any, split: PreparedSplit, batch: MicroBatch) -> list[Any]:
 
 def try_longest_batch(run: Any, split: PreparedSplit, name: str) -> None:
     """Predict the batch that needs most memory and forget the result: what cannot be evaluated fails now, not after hours."""
-    batch = evaluation_batches(split.lengths, run.config.train.eval_micro_batch_size, run.accelerator.process_index, run.accelerator.num_processes)[0]
+    batch = evaluation_batches(
+        split.lengths,
+        run.config.train.eval_micro_batch_size,
+        run.accelerator.process_index,
+        run.accelerator.num_processes,
+    )[0]
     run.heartbeat.beat(phase=f"trying to evaluate {name}")
     run.prepared.model.eval()
     with torch.no_grad():
         _predict(run, split, batch)
     run.prepared.model.train()
-    print(f"tried the longest evaluation batch of {name}: {len(batch.rows)} rows of up to {int(split.lengths[batch.rows].max())} tokens", flush=True)
+    print(
+        f"tried the longest evaluation batch of {name}: {len(batch.rows)} rows of up to {int(split.lengths[batch.rows].max())} tokens",
+        flush=True,
+    )
 
 
 def _score(run: Any, split: PreparedSplit, name: str, everyone: list[list[tuple[int, Any]]]) -> Evaluation:
     by_row = dict(pair for own in everyone for pair in own)
     if len(by_row) != len(split) or sum(map(len, everyone)) != len(split):
-        raise RuntimeError(f"{len(by_row)} different rows of {len(split)} were predicted, {sum(map(len, everyone))} in all")
+        raise RuntimeError(
+            f"{len(by_row)} different rows of {len(split)} were predicted, {sum(map(len, everyone))} in all"
+        )
     predictions = [by_row[index] for index in range(len(split))]
     references = split.column("reference")
-    pairs = [(p, r) for p, r in zip(predictions, references, strict=True) if r is not None] if references else [(p, None) for p in predictions]
+    pairs = (
+        [(p, r) for p, r in zip(predictions, references, strict=True) if r is not None]
+        if references
+        else [(p, None) for p in predictions]
+    )
     metrics = run.recipe.score([p for p, _ in pairs], [r for _, r in pairs]) if pairs else {}
-    _write_predictions(run.run_dir / "predictions" / f"{name}.jsonl", run.recipe.samples(predictions), _readable(run.recipe, references), split.column("text"))
-    return Evaluation(metrics={key: float(value) for key, value in metrics.items()}, rows=len(predictions), scored=len(pairs))
+    _write_predictions(
+        run.run_dir / "predictions" / f"{name}.jsonl",
+        run.recipe.samples(predictions),
+        _readable(run.recipe, references),
+        split.column("text"),
+    )
+    return Evaluation(
+        metrics={key: float(value) for key, value in metrics.items()}, rows=len(predictions), scored=len(pairs)
+    )
 
 
 def _readable(recipe: Any, references: list[Any]) -> list[Any]:

@@ -48,7 +48,9 @@ def _parse(text: str) -> Fault:
     name, _, seconds = kind.partition("=")
     if name not in ("oom", "error", "hang", "kill", "full", "nan", "sleep"):
         raise ValueError(f"{VARIABLE}={text}: no such fault")
-    return Fault(name, phase, None if step == "*" else int(step), int(rank[0]) if rank else None, float(seconds or SLEEP_SECONDS))
+    return Fault(
+        name, phase, None if step == "*" else int(step), int(rank[0]) if rank else None, float(seconds or SLEEP_SECONDS)
+    )
 
 
 class Faults:

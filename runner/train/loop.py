@@ -16,7 +16,7 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader
 
-from runner import plan
+from runner.config import plan
 from runner.train.batching import MicroBatch, deal, epoch_order, order_hash
 from runner.train.progress import Heartbeat, MetricsLog
 from runner.train.ranks import sum_over_ranks
@@ -68,7 +68,9 @@ def plan_epoch(run: Any, epoch: int) -> list[Window]:
     """This rank's windows of an epoch, in order."""
     train, world = run.train_split, run.accelerator.num_processes
     # Ordered by whole optimizer steps, then cut: the rows of a step depend neither on how it is accumulated nor on the ranks.
-    steps = epoch_order(train.lengths, run.config.train.seed, epoch, plan.global_batch_size(run.config), run.config.train.batching)
+    steps = epoch_order(
+        train.lengths, run.config.train.seed, epoch, plan.global_batch_size(run.config), run.config.train.batching
+    )
     return [_window(run, _passes(step, run.config.train.micro_batch_size * world), world) for step in steps]
 
 
@@ -113,7 +115,9 @@ def _batches(run: Any, planned: list[Window]) -> Iterator[Any]:
         # Its own generator: without one each iterator draws from the global one, and a resumed run's dropout differs.
         generator=torch.Generator().manual_seed(0),
     )
-    return iter(prepare_data_loader(loader, device=run.accelerator.device, num_processes=1, process_index=0, put_on_device=True))
+    return iter(
+        prepare_data_loader(loader, device=run.accelerator.device, num_processes=1, process_index=0, put_on_device=True)
+    )
 
 
 def train_epoch(run: Any, state: LoopState, total_steps: int, heartbeat: Heartbeat, log: MetricsLog | None) -> bool:
@@ -200,7 +204,15 @@ def _step(run: Any) -> Any:
 
 
 def _account(
-    run: Any, state: LoopState, part: torch.Tensor, norm: Any, learning_rate: float, seconds: float, total_steps: int, heartbeat: Heartbeat, log: MetricsLog | None
+    run: Any,
+    state: LoopState,
+    part: torch.Tensor,
+    norm: Any,
+    learning_rate: float,
+    seconds: float,
+    total_steps: int,
+    heartbeat: Heartbeat,
+    log: MetricsLog | None,
 ) -> None:
     """Sum the loss; where it is logged, over ranks; watch for losses that are not finite; tell the outside.
 
@@ -215,10 +227,21 @@ def _account(
     state.nonfinite = 0 if math.isfinite(loss) else state.nonfinite + 1
     if state.nonfinite == 1:
         run.first_bad = (state.step, [int(row) for batch in run.window.batches for row in batch.rows])
-    heartbeat.beat(phase="training", step=state.step, total=total_steps, epoch=state.epoch, **({"loss": loss} if logged else {}))
+    heartbeat.beat(
+        phase="training", step=state.step, total=total_steps, epoch=state.epoch, **({"loss": loss} if logged else {})
+    )
     if logged and log is not None:
         norm = float(norm) if norm is not None else None
-        log.write(step=state.step, loss=loss, learning_rate=learning_rate, grad_norm=norm, seconds=seconds, epoch=state.epoch, elapsed_seconds=run.elapsed(), **_scaling(run))
+        log.write(
+            step=state.step,
+            loss=loss,
+            learning_rate=learning_rate,
+            grad_norm=norm,
+            seconds=seconds,
+            epoch=state.epoch,
+            elapsed_seconds=run.elapsed(),
+            **_scaling(run),
+        )
     if state.nonfinite >= run.config.train.max_nonfinite_steps:
         raise TrainingDiverged(_advice(run, state, learning_rate))
 
@@ -236,7 +259,9 @@ def _scaling(run: Any) -> dict[str, float]:
 def _advice(run: Any, state: LoopState, learning_rate: float) -> str:
     first, rows = run.first_bad
     shown = ", ".join(map(str, rows[:16])) + (", …" if len(rows) > 16 else "")
-    others = {"fp16": ", precision=bf16 or precision=fp32", "bf16": " or precision=fp32"}.get(run.config.precision.name, "")
+    others = {"fp16": ", precision=bf16 or precision=fp32", "bf16": " or precision=fp32"}.get(
+        run.config.precision.name, ""
+    )
     return (
         f"the loss was not finite for {state.nonfinite} steps in a row, up to step {state.step} "
         f"(learning rate {learning_rate:g}, precision {run.config.precision.name}); it began at step {first}, where this rank had rows {shown} of the training split; "

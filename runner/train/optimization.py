@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from runner import plan
-from runner.schema import OptimizerConfig, RunConfig
+from runner.config import plan
+from runner.config.schema import OptimizerConfig, RunConfig
 
 
 @dataclass
@@ -59,7 +59,12 @@ def _dimensions(parameter: torch.nn.Parameter) -> int:
 
 def prepare(config: RunConfig, accelerator: Accelerator, model: torch.nn.Module, total_steps: int) -> Prepared:
     """Build optimizer and scheduler for their owners and hand everything to accelerate."""
-    factor = partial(plan.learning_rate_factor, name=config.scheduler.name, warmup_steps=config.scheduler.warmup_steps, total=total_steps)
+    factor = partial(
+        plan.learning_rate_factor,
+        name=config.scheduler.name,
+        warmup_steps=config.scheduler.warmup_steps,
+        total=total_steps,
+    )
     optimizer = _optimizer(config.optimizer, model)
     if config.launcher.name == "ddp":
         return _prepare_ddp(accelerator, model, optimizer, factor)
@@ -78,7 +83,9 @@ def _optimizer(config: OptimizerConfig, model: torch.nn.Module) -> Any:
     )  # None: torch chooses, on a GPU its foreach kernels, as for DeepSpeed
 
 
-def _prepare_ddp(accelerator: Accelerator, model: torch.nn.Module, optimizer: torch.optim.Optimizer, factor: Callable[[int], float]) -> Prepared:
+def _prepare_ddp(
+    accelerator: Accelerator, model: torch.nn.Module, optimizer: torch.optim.Optimizer, factor: Callable[[int], float]
+) -> Prepared:
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     wrapped_model, wrapped_optimizer = accelerator.prepare(model, optimizer)
 
@@ -89,7 +96,9 @@ def _prepare_ddp(accelerator: Accelerator, model: torch.nn.Module, optimizer: to
     return Prepared(wrapped_model, wrapped_optimizer, optimizer, scheduler, step)
 
 
-def _prepare_deepspeed(config: RunConfig, accelerator: Accelerator, model: torch.nn.Module, optimizer: Any, factor: Callable[[int], float]) -> Prepared:
+def _prepare_deepspeed(
+    config: RunConfig, accelerator: Accelerator, model: torch.nn.Module, optimizer: Any, factor: Callable[[int], float]
+) -> Prepared:
     from accelerate.utils import DummyScheduler
 
     owners = (config.optimizer.owner, config.scheduler.owner)
@@ -99,7 +108,9 @@ def _prepare_deepspeed(config: RunConfig, accelerator: Accelerator, model: torch
     if config.scheduler.owner == "deepspeed":
         placeholder = DummyScheduler(optimizer)
     else:
-        placeholder = DummyScheduler(optimizer, lr_scheduler_callable=lambda built: torch.optim.lr_scheduler.LambdaLR(built, factor))
+        placeholder = DummyScheduler(
+            optimizer, lr_scheduler_callable=lambda built: torch.optim.lr_scheduler.LambdaLR(built, factor)
+        )
     engine, wrapped, _ = accelerator.prepare(model, optimizer, placeholder)
     if config.scheduler.owner == "deepspeed":
         _start_at_first_index(engine.lr_scheduler)

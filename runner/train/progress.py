@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from runner.record import FULL, METRICS_FILE, finite, write_atomically
+from runner.rundir.record import FULL, METRICS_FILE, finite, write_atomically
 
 HEARTBEATS = "heartbeat"
 SAID = "» "  # lines of rank 0's log that begin so are shown on the terminal
@@ -62,7 +62,11 @@ class MetricsLog:
         self._path = run_dir / METRICS_FILE
         self._waiting: list[str] = []
         if self._path.exists():
-            kept = [line for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if _step_of(line) <= after_step]
+            kept = [
+                line
+                for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+                if _step_of(line) <= after_step
+            ]
             write_atomically(self._path, "".join(kept))
 
     def write(self, **values: Any) -> None:

@@ -14,10 +14,11 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, GradientAccumulationPlugin, GradScalerKwargs, InitProcessGroupKwargs
 
-from runner import plan, rundir
+from runner import rundir
+from runner.config import plan
+from runner.config.schema import RunConfig
 from runner.launch.ops import use_built
 from runner.launch.preload import import_muon
-from runner.schema import RunConfig
 
 CHECKSUM_ELEMENTS = 2**22  # summed in float64 at a time: a whole embedding would need gigabytes
 
@@ -98,7 +99,9 @@ def _check(config: RunConfig, accelerator: Accelerator) -> None:
     wanted = plan.world_size(config)
     torch_world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
     if not accelerator.num_processes == torch_world == wanted:
-        raise RankError(f"asked for {wanted} ranks, accelerate sees {accelerator.num_processes}, torch sees {torch_world}")
+        raise RankError(
+            f"asked for {wanted} ranks, accelerate sees {accelerator.num_processes}, torch sees {torch_world}"
+        )
     if accelerator.device.type != config.launcher.device:
         raise RankError(f"asked for device {config.launcher.device}, accelerate uses {accelerator.device.type}")
     has_deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED

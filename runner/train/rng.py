@@ -15,7 +15,13 @@ def generator_states(device: torch.device) -> dict[str, Any]:
     kind, keys, position, has_gauss, cached = np.random.get_state()
     return {
         "python": (version, list(numbers), gauss),
-        "numpy": (str(kind), torch.from_numpy(np.asarray(keys).astype(np.int64)), int(position), int(has_gauss), float(cached)),
+        "numpy": (
+            str(kind),
+            torch.from_numpy(np.asarray(keys).astype(np.int64)),
+            int(position),
+            int(has_gauss),
+            float(cached),
+        ),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
     }

@@ -37,7 +37,9 @@ def save_model(accelerator: Accelerator, model: Any, tokenizer: Any, folder: Pat
 
 def whole_shapes(model: Any) -> dict[str, tuple[int, ...]]:
     """Shape of every parameter, also of partitioned ones."""
-    return {name: tuple(getattr(parameter, "ds_shape", parameter.shape)) for name, parameter in model.named_parameters()}
+    return {
+        name: tuple(getattr(parameter, "ds_shape", parameter.shape)) for name, parameter in model.named_parameters()
+    }
 
 
 def check_saved(folder: Path, expected: dict[str, tuple[int, ...]]) -> None:
@@ -50,4 +52,6 @@ def check_saved(folder: Path, expected: dict[str, tuple[int, ...]]) -> None:
             found |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     wrong = sorted(name for name, shape in expected.items() if found.get(name) != shape)
     if wrong:
-        raise SaveError(f"saved weights are incomplete: {', '.join(wrong[:5])} ({len(wrong)} of {len(expected)} tensors)")
+        raise SaveError(
+            f"saved weights are incomplete: {', '.join(wrong[:5])} ({len(wrong)} of {len(expected)} tensors)"
+        )

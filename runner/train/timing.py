@@ -14,7 +14,19 @@ from typing import Any
 
 import numpy as np
 
-PHASES = ("startup", "data_preparation", "model_load", "data_wait", "forward", "backward", "optimizer", "evaluation", "checkpoint", "save_model", "other")
+PHASES = (
+    "startup",
+    "data_preparation",
+    "model_load",
+    "data_wait",
+    "forward",
+    "backward",
+    "optimizer",
+    "evaluation",
+    "checkpoint",
+    "save_model",
+    "other",
+)
 
 
 class PhaseClock:
@@ -25,7 +37,9 @@ class PhaseClock:
         now: seconds of a clock that never goes back.
     """
 
-    def __init__(self, synchronize: Callable[[], None] = lambda: None, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, synchronize: Callable[[], None] = lambda: None, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self._synchronize, self._now = synchronize, now
         self._open: list[str] = []

@@ -14,15 +14,16 @@ from typing import Any
 
 import torch
 
-from runner import plan, rundir
+from runner import rundir
+from runner.config import plan
+from runner.config.schema import RunConfig
 from runner.data.prepared import PreparedSplit, prepare_split
-from runner.launch.outcome import restart_reason
 from runner.metrics import import_libraries
 from runner.recipe import Recipe, load_recipe
-from runner.record import now
-from runner.schema import RunConfig
-from runner.train import assets, loop, observed, optimization, saving
-from runner.train.checkpoint import Checkpoints
+from runner.rundir.failure import restart_reason
+from runner.rundir.record import now
+from runner.train import assets, loop, optimization, runtime_facts, saving
+from runner.train.checkpointing import Checkpoints
 from runner.train.device_memory import limit_memory, memory_facts
 from runner.train.evaluation import Evaluation, evaluate, try_longest_batch
 from runner.train.faults import Faults
@@ -103,7 +104,9 @@ def run_rank(folder: str) -> None:
         clock.seconds["startup"] = time.monotonic() - started
         rank = accelerator.process_index
         clock.on_entry = faults = Faults(rank)
-        run = RankRun(run_dir, config, started, clock, load_recipe(config), accelerator, Heartbeat(run_dir, rank), faults)
+        run = RankRun(
+            run_dir, config, started, clock, load_recipe(config), accelerator, Heartbeat(run_dir, rank), faults
+        )
         run.heartbeat.beat(phase="starting")
         if rundir.started_by_runner():
             _work(run)
@@ -157,7 +160,7 @@ def _work(run: RankRun) -> None:
     with run.clock.phase("model_load"):
         run.prepared = optimization.prepare(run.config, run.accelerator, model, total)
         check_equal_parameters(run.accelerator, run.accelerator.unwrap_model(run.prepared.model), "before training")
-    observed.watch_activations(run)
+    runtime_facts.watch_activations(run)
     run.times = EpochTimes(run.config.train.warmup_steps_not_timed)
     if run.record is not None:
         run.record.update(**_opening_facts(run, total))
@@ -212,7 +215,10 @@ def _opening_facts(run: RankRun, total: int) -> dict[str, Any]:
         "world_size": run.accelerator.num_processes,
         "global_batch_size": plan.global_batch_size(run.config),
         "planned_optimizer_steps": total if train is not None else 0,
-        "num_parameters": sum(torch.Size(shape).numel() for shape in saving.whole_shapes(run.accelerator.unwrap_model(run.prepared.model)).values()),
+        "num_parameters": sum(
+            torch.Size(shape).numel()
+            for shape in saving.whole_shapes(run.accelerator.unwrap_model(run.prepared.model)).values()
+        ),
         "data": {
             name: {
                 "rows": len(split),
@@ -313,7 +319,7 @@ def _end_epoch(run: RankRun, state: loop.LoopState, train_seconds: float, last: 
         optimizer_steps=state.step,
         samples_seen=state.samples_seen,
         peak_memory_bytes=peaks,
-        observed=observed.facts(run),
+        observed=runtime_facts.facts(run),
         phases=run.clock.phases(run.elapsed()),
     )
     return metrics
@@ -356,7 +362,9 @@ def _finish(run: RankRun, state: loop.LoopState) -> None:
     test = evaluate_split(run, "test") if "test" in run.evaluated else None
     if test is None and "test" in run.evaluated:
         _stop(run, state)
-    checksums = check_equal_parameters(run.accelerator, run.accelerator.unwrap_model(run.prepared.model), "after training")
+    checksums = check_equal_parameters(
+        run.accelerator, run.accelerator.unwrap_model(run.prepared.model), "after training"
+    )
     artifacts = {"predictions": "predictions", "metrics_log": "metrics.jsonl"}
     if run.config.train.save_model:
         run.heartbeat.beat(phase="saving the model")
@@ -381,7 +389,12 @@ def _evaluate_only(run: RankRun) -> None:
         began = run.clock.read()
         found = evaluate_split(run, name)
         assert found is not None, "without training the runner ends its ranks instead of asking them"
-        results[name] = {"metrics": found.metrics, "rows": found.rows, "scored": found.scored, "eval_seconds": run.clock.read() - began}
+        results[name] = {
+            "metrics": found.metrics,
+            "rows": found.rows,
+            "scored": found.scored,
+            "eval_seconds": run.clock.read() - began,
+        }
     peaks = _peaks(run)
     if run.record is not None:
         first: dict[str, Any] = results.get("validation") or next(iter(results.values()), {"metrics": {}})

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from runner.checkpoint.manifest import FileFacts
-from runner.record import FULL
+from runner.rundir.record import FULL
 
 
 class _HashingFile:

@@ -27,8 +27,14 @@ def checked(*overrides: str):
 @pytest.mark.parametrize(
     ("overrides", "parts"),
     [
-        (("ds_batch_bad.json",), ["train.global_batch_size=64", "2 × train.gradient_accumulation_steps=4 × 1 ranks = 8"]),
-        (("ds_batch_ok.json", "train.gradient_accumulation_steps=2"), ["train.gradient_accumulation_steps=2", "gradient_accumulation_steps=4"]),
+        (
+            ("ds_batch_bad.json",),
+            ["train.global_batch_size=64", "2 × train.gradient_accumulation_steps=4 × 1 ranks = 8"],
+        ),
+        (
+            ("ds_batch_ok.json", "train.gradient_accumulation_steps=2"),
+            ["train.gradient_accumulation_steps=2", "gradient_accumulation_steps=4"],
+        ),
         (("ds_warmup_zero.json",), ["scheduler.params.warmup_num_steps=0"]),
         (("ds_owns_optimizer.json", "optimizer.owner=client"), ["optimizer.owner=client", "has a optimizer block"]),
         (("ds_batch_ok.json", "optimizer.owner=deepspeed"), ["optimizer.owner=deepspeed", "has no optimizer block"]),
@@ -49,7 +55,15 @@ def test_text_is_converted_or_refused(tmp_path: Path):
     assert (run.config.train.micro_batch_size, run.config.train.gradient_accumulation_steps) == (2, 4)
     assert sum("text was read as the number" in notice.why for notice in run.notices) == 2
     wrong = tmp_path / "ds.json"
-    wrong.write_text(json.dumps({"bf16": {"enabled": "true"}, "zero_optimisation": {"stage": 2}, "zero_optimization": {"stage": 2, "reduce_buket_size": 1}}))
+    wrong.write_text(
+        json.dumps(
+            {
+                "bf16": {"enabled": "true"},
+                "zero_optimisation": {"stage": 2},
+                "zero_optimization": {"stage": 2, "reduce_buket_size": 1},
+            }
+        )
+    )
     with pytest.raises(RequestError) as refused:
         checked(*FILES, f"launcher.config_file={wrong}")
     for part in ("bf16.enabled", "did you mean zero_optimization?", "did you mean reduce_bucket_size?"):
@@ -61,12 +75,23 @@ def test_blocks_of_the_wrong_shape_are_named(tmp_path: Path):
     file.write_text(json.dumps({"zero_optimization": 2, "optimizer": "adam", "bf16": True, "scheduler": []}))
     with pytest.raises(RequestError) as refused:
         checked(*FILES, f"launcher.config_file={file}")
-    assert [problem.key for problem in refused.value.problems] == ["zero_optimization", "optimizer", "scheduler", "bf16"]
+    assert [problem.key for problem in refused.value.problems] == [
+        "zero_optimization",
+        "optimizer",
+        "scheduler",
+        "bf16",
+    ]
 
 
 def test_no_auto_is_left(tmp_path: Path, run_cli):
     """F14: every `auto` is filled with what runs."""
-    done = run_cli("render", *FILES, f"launcher.config_file={CONF}/ds_all_auto.json", "scheduler.warmup_steps=2", "train.micro_batch_size=4")
+    done = run_cli(
+        "render",
+        *FILES,
+        f"launcher.config_file={CONF}/ds_all_auto.json",
+        "scheduler.warmup_steps=2",
+        "train.micro_batch_size=4",
+    )
     assert done.returncode == 0, done.stderr
     text = (done.run_dir / "ds_config.json").read_text()
     assert "auto" not in text
@@ -81,7 +106,9 @@ def test_no_auto_is_left(tmp_path: Path, run_cli):
 
 def test_an_auto_that_nothing_can_fill_is_refused_by_name(tmp_path: Path):
     file = tmp_path / "ds.json"
-    file.write_text(json.dumps({"zero_optimization": {"stage": 2}, "flops_profiler": {"enabled": True, "profile_step": "auto"}}))
+    file.write_text(
+        json.dumps({"zero_optimization": {"stage": 2}, "flops_profiler": {"enabled": True, "profile_step": "auto"}})
+    )
     with pytest.raises(RequestError, match=r"flops_profiler\.profile_step=auto"):
         checked(*FILES, f"launcher.config_file={file}")
 

@@ -11,7 +11,12 @@ import pytest
 from tests.cli.test_sweep import started, sweep, wait_for
 from tests.conftest import command
 
-QUICK = ("dataset.max_train_rows=1600", "dataset.max_validation_rows=32", "train.eval_micro_batch_size=16", "fit.steps=2")
+QUICK = (
+    "dataset.max_train_rows=1600",
+    "dataset.max_validation_rows=32",
+    "train.eval_micro_batch_size=16",
+    "fit.steps=2",
+)
 MIB = 2**20
 
 
@@ -23,7 +28,14 @@ def ledger_of(cwd: Path) -> dict[str, Any]:
 
 def resident_mib(tmp_path: Path, *overrides: str) -> int:
     """What the fullest rank of a run with 8 rows a batch takes: most of it libraries, other ones with each build of torch."""
-    done = command(*overrides, *QUICK[:3], "train.micro_batch_size=8", "train.max_steps=2", "train.save_model=false", run_dir=tmp_path / "few_rows")
+    done = command(
+        *overrides,
+        *QUICK[:3],
+        "train.micro_batch_size=8",
+        "train.max_steps=2",
+        "train.save_model=false",
+        run_dir=tmp_path / "few_rows",
+    )
     assert done.returncode == 0, done.text
     return int(max(done.record["peak_memory_bytes"]) // MIB)
 
@@ -37,16 +49,18 @@ def test_largest_micro_batch_within_resident_memory(tmp_path: Path, launcher: st
     assert found.returncode == 0, found.stdout + found.stderr
     ledger = ledger_of(tmp_path)
     best, limit = ledger["result"], budget * MIB
-    ran = [rung for rung in ledger["rungs"] if rung["status"] == "ran"]
-    over = [rung for rung in ledger["rungs"] if rung["status"] == "over budget"]
-    assert best["micro_batch_size"] == max(rung["micro_batch_size"] for rung in ran)
-    assert min(rung["micro_batch_size"] for rung in over) <= best["micro_batch_size"] + max(1, best["micro_batch_size"] // 10)
-    assert all(rung["measured_bytes"] <= limit for rung in ran)
-    assert all(rung["measured_bytes"] > limit for rung in over)
-    assert all(rung["predicted_bytes"] and rung["samples_per_second"] for rung in ran)
+    ran = [candidate for candidate in ledger["candidates"] if candidate["status"] == "ran"]
+    over = [candidate for candidate in ledger["candidates"] if candidate["status"] == "over budget"]
+    assert best["micro_batch_size"] == max(candidate["micro_batch_size"] for candidate in ran)
+    assert min(candidate["micro_batch_size"] for candidate in over) <= best["micro_batch_size"] + max(
+        1, best["micro_batch_size"] // 10
+    )
+    assert all(candidate["measured_bytes"] <= limit for candidate in ran)
+    assert all(candidate["measured_bytes"] > limit for candidate in over)
+    assert all(candidate["predicted_bytes"] and candidate["samples_per_second"] for candidate in ran)
     assert f"train.micro_batch_size={best['micro_batch_size']}" in found.stdout
     trials = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/*/*/trial_*/record.json")]
-    assert len(trials) == len(ledger["rungs"])
+    assert len(trials) == len(ledger["candidates"])
     assert all(trial["fit"]["trial"] for trial in trials)
     saved = (tmp_path / "conf" / "fitted" / "here.yaml").read_text()
     assert f"micro_batch_size: {best['micro_batch_size']}" in saved
@@ -58,26 +72,45 @@ def test_largest_micro_batch_within_resident_memory(tmp_path: Path, launcher: st
 
 @pytest.mark.soak  # a dozen trials in fresh processes
 def test_ladder_finds_the_same_run_in_less_memory(tmp_path: Path, real_run: Any) -> None:
-    """1024 rows a step do not fit as 512 × 1; what the ladder finds runs within the budget with the same losses."""
+    """1024 rows a step do not fit as 512 × 1; what the search space finds runs within the budget with the same losses."""
     evaluated = ("dataset.max_validation_rows=32", "train.eval_micro_batch_size=16")
-    plain = ("zero_stage=2", "train.micro_batch_size=512", "train.save_model=false", *evaluated, "scheduler.warmup_steps=0", "train.log_every=1")
+    plain = (
+        "zero_stage=2",
+        "train.micro_batch_size=512",
+        "train.save_model=false",
+        *evaluated,
+        "scheduler.warmup_steps=0",
+        "train.log_every=1",
+    )
     free = real_run(*plain, "train.max_steps=10", run_dir=tmp_path / "free")
     needed = max(free.record["peak_memory_bytes"]) // MIB
     budget = (needed + resident_mib(tmp_path, "zero_stage=2")) // 2  # the plain configuration cannot meet it
-    found = sweep(tmp_path, "fit", *plain[:2], "fit.target_global_batch=1024", f"fit.memory_budget={budget}MiB", *QUICK, "dataset.max_train_rows=3072")
+    found = sweep(
+        tmp_path,
+        "fit",
+        *plain[:2],
+        "fit.target_global_batch=1024",
+        f"fit.memory_budget={budget}MiB",
+        *QUICK,
+        "dataset.max_train_rows=3072",
+    )
     assert found.returncode == 0, found.stdout + found.stderr
     ledger = ledger_of(tmp_path)
     best = ledger["result"]
-    names = list(dict.fromkeys(rung["rung"] for rung in ledger["rungs"]))
+    names = list(dict.fromkeys(candidate["candidate"] for candidate in ledger["candidates"]))
     assert names[:3] == ["as configured", "gradient checkpointing", "ZeRO-3"]
     assert len(names) == 10
     assert best["measured_bytes"] <= budget * MIB
     assert best["micro_batch_size"] < 512
     assert best["micro_batch_size"] * best["gradient_accumulation_steps"] * 2 == 1024
-    ran = [rung for rung in ledger["rungs"] if rung["status"] == "ran"]
-    assert best["samples_per_second"] == max(rung["samples_per_second"] for rung in ran)
-    assert all(rung["reason"] for rung in ledger["rungs"] if rung["status"] != "ran")
-    kept = [text for text in plain if text.partition("=")[0] not in {override.partition("=")[0] for override in best["overrides"]}]
+    ran = [candidate for candidate in ledger["candidates"] if candidate["status"] == "ran"]
+    assert best["samples_per_second"] == max(candidate["samples_per_second"] for candidate in ran)
+    assert all(candidate["reason"] for candidate in ledger["candidates"] if candidate["status"] != "ran")
+    kept = [
+        text
+        for text in plain
+        if text.partition("=")[0] not in {override.partition("=")[0] for override in best["overrides"]}
+    ]
     small = real_run(*kept, *best["overrides"], "train.max_steps=10", run_dir=tmp_path / "small")
     assert needed > 1.1 * budget
     assert [step["loss"] for step in small.steps] == pytest.approx([step["loss"] for step in free.steps], rel=1e-3)
@@ -94,7 +127,7 @@ FAULTS = [
 
 @pytest.fixture(scope="module")
 def hosts() -> Any:
-    from runner.launch.hosts import SharedHosts
+    from runner.launch.host_pool import SharedHosts
 
     shared = SharedHosts()
     yield shared
@@ -108,15 +141,25 @@ def test_every_end_of_a_trial_is_told_apart(tmp_path: Path, hosts: Any, fault: s
 
     from runner.compose import compose_run
     from runner.fit.largest import find_largest
-    from runner.fit.room import room_of
-    from runner.fit.trial import Laboratory
+    from runner.fit.memory_budget import room_of
+    from runner.fit.trial import TrialRunner
     from runner.launch.watch import Stopping
     from runner.preflight import check
 
-    composed = compose_run(["launcher=ddp", "fit.max_micro_batch_size=1", "fit.trial_timeout_seconds=10", f'hydra.run.dir="{tmp_path / "run"}"', *QUICK])
+    composed = compose_run(
+        [
+            "launcher=ddp",
+            "fit.max_micro_batch_size=1",
+            "fit.trial_timeout_seconds=10",
+            f'hydra.run.dir="{tmp_path / "run"}"',
+            *QUICK,
+        ]
+    )
     config = check(composed).config
-    laboratory = Laboratory(tmp_path / "trials", room_of(config), hosts, Stopping(), Console(quiet=True), {"RUNNER_FAULT": fault})
-    found = find_largest(composed, config, laboratory)
+    trial_runner = TrialRunner(
+        tmp_path / "trials", room_of(config), hosts, Stopping(), Console(quiet=True), {"RUNNER_FAULT": fault}
+    )
+    found = find_largest(composed, config, trial_runner)
     assert [trial.status for trial in found.trials] == [status]
     assert reason in found.trials[0].reason
     assert (found.rows, bool(found.error)) == (0, status == "failed")
@@ -153,20 +196,22 @@ def test_wrong_requests_are_one_line(tmp_path: Path, override: str, why: str) ->
 
 def test_a_deepspeed_json_that_fixes_the_batch_is_refused(tmp_path: Path) -> None:
     """Each trial would run the file's micro batch, whatever was tried."""
-    (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 2}}')
+    (tmp_path / "ds.json").write_text(
+        '{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 2}}'
+    )
     found = sweep(tmp_path, "fit", "launcher.config_file=ds.json")
     assert found.returncode == 2
     assert "train_micro_batch_size_per_gpu=4" in found.stderr
     assert 'write "train_micro_batch_size_per_gpu": "auto" in launcher.config_file' in found.stderr
     ladder = sweep(tmp_path, "fit", "launcher.config_file=ds.json", "fit.target_global_batch=64")
     assert ladder.returncode == 2
-    assert "the ladder changes stage, offload and batch, which this file fixes" in ladder.stderr
+    assert "the search space changes stage, offload and batch, which this file fixes" in ladder.stderr
 
 
 def test_a_run_refuses_keys_of_fit(tmp_path: Path) -> None:
     found = sweep(tmp_path, "fit.steps=2")
     assert found.returncode == 2
-    assert "fit.steps: this would change nothing" in found.stderr
+    assert "fit.steps: this has no effect" in found.stderr
 
 
 @pytest.mark.soak

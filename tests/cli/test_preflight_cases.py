@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runner.launch import ops
-from runner.places import cache_dir
+from runner.paths import cache_dir
 from tests.conftest import CASES, ROOT, SMALL, Result, cli_environment, command, needs_shared
 
 SHORT = (*SMALL, "train.epochs=1", "train.max_steps=3", "scheduler.warmup_steps=0")
@@ -48,8 +48,22 @@ def ddp_in_bf16(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path,
     """One real run, for several cases: DDP in bf16 without DeepSpeed installed, an empty home, all caches in one folder."""
     folder = tmp_path_factory.mktemp("preflight")
     (folder / "home").mkdir()
-    changes = {**without_deepspeed(folder / "site"), "HOME": str(folder / "home"), "XDG_CACHE_HOME": None, "HF_HOME": None, "HF_HUB_CACHE": "/nowhere/hub"}
-    done = command("launcher=ddp", "precision=bf16", f"cache_dir={folder}/cache", *SHORT, run_dir=folder / "run", env=changes, timeout=180)
+    changes = {
+        **without_deepspeed(folder / "site"),
+        "HOME": str(folder / "home"),
+        "XDG_CACHE_HOME": None,
+        "HF_HOME": None,
+        "HF_HUB_CACHE": "/nowhere/hub",
+    }
+    done = command(
+        "launcher=ddp",
+        "precision=bf16",
+        f"cache_dir={folder}/cache",
+        *SHORT,
+        run_dir=folder / "run",
+        env=changes,
+        timeout=180,
+    )
     return done, folder / "home", folder / "cache"
 
 
@@ -86,13 +100,34 @@ def test_the_cache_is_listed_and_cleaned(ddp_in_bf16, run_cli, tmp_path: Path):
     shutil.copytree(ddp_in_bf16[2], cache)
     (cache / "huggingface").mkdir(exist_ok=True)
     (cache / "huggingface" / "mine").write_text("x")
-    listed = subprocess.run([sys.executable, "-m", "runner", "cache", f"cache_dir={cache}"], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60)
+    listed = subprocess.run(
+        [sys.executable, "-m", "runner", "cache", f"cache_dir={cache}"],
+        capture_output=True,
+        text=True,
+        env=cli_environment(),
+        cwd=ROOT,
+        timeout=60,
+    )
     assert "features: tokenised data: " in listed.stdout
     assert f"{cache}/huggingface/hub" in listed.stdout
-    subprocess.run([sys.executable, "-m", "runner", "cache", "clean", f"cache_dir={cache}"], check=True, capture_output=True, env=cli_environment(), cwd=ROOT, timeout=60)
+    subprocess.run(
+        [sys.executable, "-m", "runner", "cache", "clean", f"cache_dir={cache}"],
+        check=True,
+        capture_output=True,
+        env=cli_environment(),
+        cwd=ROOT,
+        timeout=60,
+    )
     assert not {"features", "scans", "torch_extensions", "tmp"} & {path.name for path in cache.iterdir()}
     assert (cache / "huggingface" / "mine").exists()
-    wrong = subprocess.run([sys.executable, "-m", "runner", "cache", "cleen"], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60)
+    wrong = subprocess.run(
+        [sys.executable, "-m", "runner", "cache", "cleen"],
+        capture_output=True,
+        text=True,
+        env=cli_environment(),
+        cwd=ROOT,
+        timeout=60,
+    )
     assert wrong.returncode == 2
 
 
@@ -100,7 +135,10 @@ def test_f34_deepspeed_is_refused_before_launch_and_rendered_all_the_same(run_cl
     environment = without_deepspeed(tmp_path / "site")
     done = run_cli(env=environment)
     assert done.returncode == 2
-    assert done.stderr == "error: launcher=deepspeed: DeepSpeed is not installed; pip install 'finetune-runner[deepspeed]', or use launcher=ddp\n"
+    assert (
+        done.stderr
+        == "error: launcher=deepspeed: DeepSpeed is not installed; pip install 'finetune-runner[deepspeed]', or use launcher=ddp\n"
+    )
     assert not done.run_dir.exists()
     rendered = run_cli("render", env=environment)
     assert rendered.returncode == 0, rendered.text
@@ -133,10 +171,25 @@ def test_f21_fp16_on_a_cpu(run_cli):
 
 def test_f32_a_loss_that_is_not_finite_ends_the_run_in_words(run_cli):
     """Step, learning rate and rows; the record is JSON that any reader takes, with null for what is no number."""
-    done = run_cli("launcher=ddp", "precision=fp32", "optimizer.lr=1e30", "scheduler.warmup_steps=0", "scheduler=constant", *SMALL, "train.log_every=1", timeout=180)
+    done = run_cli(
+        "launcher=ddp",
+        "precision=fp32",
+        "optimizer.lr=1e30",
+        "scheduler.warmup_steps=0",
+        "scheduler=constant",
+        *SMALL,
+        "train.log_every=1",
+        timeout=180,
+    )
     assert done.returncode == 1
     assert done.record["status"] == "failed"
-    for words in ("not finite for 5 steps in a row", "learning rate 1e+30", "precision fp32", "this rank had rows", "try optimizer.lr=1e+29"):
+    for words in (
+        "not finite for 5 steps in a row",
+        "learning rate 1e+30",
+        "precision fp32",
+        "this rank had rows",
+        "try optimizer.lr=1e+29",
+    ):
         assert words in done.record["reason"], done.record["reason"]
     assert "Traceback" not in done.text
 
@@ -144,7 +197,11 @@ def test_f32_a_loss_that_is_not_finite_ends_the_run_in_words(run_cli):
         raise AssertionError(f"{word} is no JSON")
 
     for name in ("record.json", "metrics.jsonl"):
-        for line in [(done.run_dir / name).read_text()] if name == "record.json" else (done.run_dir / name).read_text().splitlines():
+        for line in (
+            [(done.run_dir / name).read_text()]
+            if name == "record.json"
+            else (done.run_dir / name).read_text().splitlines()
+        ):
             json.loads(line, parse_constant=refuse)
     assert done.steps[-1]["loss"] is None
 
@@ -159,7 +216,9 @@ def test_f35_the_plan_names_the_cpu_optimizer_and_a_left_lock_is_removed(run_cli
     mine = tmp_path / "cache" / "torch_extensions" / environment
     shutil.copytree(cache_dir(None) / "torch_extensions" / environment / "cpu_adam", mine / "cpu_adam")
     (mine / "cpu_adam" / "lock").touch()
-    again = run_cli("offload=optimizer_cpu", f"cache_dir={tmp_path}/cache", *SHORT, run_dir=tmp_path / "again", timeout=120)
+    again = run_cli(
+        "offload=optimizer_cpu", f"cache_dir={tmp_path}/cache", *SHORT, run_dir=tmp_path / "again", timeout=120
+    )
     assert again.returncode == 0, again.text
     assert f"removed    {mine}/cpu_adam/lock: left " in again.stdout
     assert "building" not in again.stdout
@@ -168,7 +227,10 @@ def test_f35_the_plan_names_the_cpu_optimizer_and_a_left_lock_is_removed(run_cli
 @needs_shared(CASES)
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("ds_nvme_no_path.json", "offload.nvme_path: NVMe offload needs a folder"), ("ds_nvme_bad_path.json", "offload.nvme_path=/no/such/mount: there is no such folder")],
+    [
+        ("ds_nvme_no_path.json", "offload.nvme_path: NVMe offload needs a folder"),
+        ("ds_nvme_bad_path.json", "offload.nvme_path=/no/such/mount: there is no such folder"),
+    ],
 )
 def test_f56_nvme_in_a_users_json(name, words, run_cli):
     done = run_cli(f"launcher.config_file={CASES}/conf/{name}")
@@ -189,18 +251,30 @@ def on_small_disk(mebibytes: int, folder: Path, *arguments: str, **variables: st
     """The command with a small file system of its own at `folder`."""
     script = f'mount -t tmpfs -o size={mebibytes}m tmpfs "{folder}" && exec "$@"'
     typed = ["unshare", "-rm", "sh", "-c", script, "sh", sys.executable, "-m", "runner", *arguments]
-    return subprocess.run(typed, capture_output=True, text=True, env=cli_environment(XDG_CACHE_HOME=None, HF_HOME=None, **variables), cwd=ROOT, timeout=60)
+    return subprocess.run(
+        typed,
+        capture_output=True,
+        text=True,
+        env=cli_environment(XDG_CACHE_HOME=None, HF_HOME=None, **variables),
+        cwd=ROOT,
+        timeout=60,
+    )
 
 
 def can_mount() -> bool:
-    return shutil.which("unshare") is not None and subprocess.run(["unshare", "-rm", "true"], capture_output=True, timeout=10).returncode == 0
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run(["unshare", "-rm", "true"], capture_output=True, timeout=10).returncode == 0
+    )
 
 
 @pytest.mark.skipif(not can_mount(), reason="no private mounts here")
 def test_f44_and_f43_small_disks_are_named_before_the_start(tmp_path: Path):
     """A home of 30 MiB: the warning names the volume. A run folder of 8 MiB: its checkpoints are refused, with the way on."""
     (tmp_path / "small").mkdir()
-    home = on_small_disk(30, tmp_path / "small", "precision=fp16", f"hydra.run.dir={tmp_path}/run", HOME=str(tmp_path / "small"))
+    home = on_small_disk(
+        30, tmp_path / "small", "precision=fp16", f"hydra.run.dir={tmp_path}/run", HOME=str(tmp_path / "small")
+    )
     assert f"MiB free on the volume {tmp_path}/small" in home.stderr
     assert "tokenised data and compiled ops" in home.stderr
     disk = on_small_disk(8, tmp_path / "small", "checkpoint.every_steps=10", f"hydra.run.dir={tmp_path}/small/run")
@@ -211,10 +285,18 @@ def test_f44_and_f43_small_disks_are_named_before_the_start(tmp_path: Path):
 
 def test_errors_that_need_no_torch_import_none(tmp_path: Path):
     """Only the import state is asserted: seconds depend on the machine."""
-    typed = ["precision=fp16", "offload=cpu", "zero_stage=2", "checkpoint.every_steps=5", f"hydra.run.dir={tmp_path}/run"]
+    typed = [
+        "precision=fp16",
+        "offload=cpu",
+        "zero_stage=2",
+        "checkpoint.every_steps=5",
+        f"hydra.run.dir={tmp_path}/run",
+    ]
     heavy = ("torch", "transformers", "datasets", "deepspeed", "sklearn")
     script = f"import sys; sys.argv = ['runner', *{typed!r}]; from runner.__main__ import main; code = main(); print(code, [name for name in {heavy!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60
+    )
     assert done.stdout.splitlines()[-1] == "2 []", done
 
 
@@ -234,7 +316,14 @@ for name, family in json.loads(sys.argv[2]).items():
         stored = sum(file.get_tensor(key).numel() for key in file.keys() if key != "final_logits_bias")
     print(name, model_facts(Architecture.of(family, json.loads((folder / "config.json").read_text()), 3)).numel == stored > 0)
 """
-    done = subprocess.run([sys.executable, "-c", script, str(CASES / "models"), json.dumps(models)], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(CASES / "models"), json.dumps(models)],
+        capture_output=True,
+        text=True,
+        env=cli_environment(),
+        cwd=ROOT,
+        timeout=120,
+    )
     assert done.stdout.splitlines() == [f"{name} True" for name in models], done
 
 
@@ -244,9 +333,18 @@ for name, family in json.loads(sys.argv[2]).items():
 def test_f56_nvme_for_real_leaves_nothing_behind(tmp_path: Path):
     """Two minutes for the first build of async_io; swap files above 1 MiB a rank are seen while it runs, and are gone after."""
     (tmp_path / "nvme").mkdir()
-    model = ("model.config.hidden_size=1024", "model.config.intermediate_size=2048", "zero.stage3_param_persistence_threshold=0")
+    model = (
+        "model.config.hidden_size=1024",
+        "model.config.intermediate_size=2048",
+        "zero.stage3_param_persistence_threshold=0",
+    )
     typed = ["zero_stage=3", "offload=nvme", f"offload.nvme_path={tmp_path}/nvme", "precision=bf16", *model, *SHORT]
-    run = subprocess.Popen([sys.executable, "-m", "runner", *typed, f"hydra.run.dir={tmp_path}/run"], env=cli_environment(), cwd=ROOT, stdout=subprocess.DEVNULL)
+    run = subprocess.Popen(
+        [sys.executable, "-m", "runner", *typed, f"hydra.run.dir={tmp_path}/run"],
+        env=cli_environment(),
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+    )
     swapped = 0
     try:
         while run.poll() is None:
@@ -257,7 +355,13 @@ def test_f56_nvme_for_real_leaves_nothing_behind(tmp_path: Path):
     assert run.returncode == 0
     assert swapped > 0
     assert not list((tmp_path / "nvme").iterdir())
-    failed = command(*typed, "checkpoint.every_steps=2", run_dir=tmp_path / "failed", env={"RUNNER_FAULT": "error:forward:3"}, timeout=180)
+    failed = command(
+        *typed,
+        "checkpoint.every_steps=2",
+        run_dir=tmp_path / "failed",
+        env={"RUNNER_FAULT": "error:forward:3"},
+        timeout=180,
+    )
     assert failed.returncode == 1, failed.text
     assert (tmp_path / "failed/checkpoints/step_00000002").is_dir()
     assert not list((tmp_path / "nvme").iterdir())

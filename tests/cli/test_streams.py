@@ -18,7 +18,15 @@ COMMANDS = ("--version", "--help", "keys", "doctor", "estimate")
 def shell(line: str, **environment: str | None) -> subprocess.CompletedProcess[str]:
     """A line of bash in which R stands for the command."""
     text = line.replace("R ", f"{sys.executable} -m runner ")
-    return subprocess.run(["bash", "-c", text], capture_output=True, text=True, encoding="latin-1", cwd=ROOT, env=cli_environment(**environment), timeout=60)
+    return subprocess.run(
+        ["bash", "-c", text],
+        capture_output=True,
+        text=True,
+        encoding="latin-1",
+        cwd=ROOT,
+        env=cli_environment(**environment),
+        timeout=60,
+    )
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
@@ -52,7 +60,11 @@ def test_a_report_into_a_closed_standard_output(run_dir: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}], ids=["latin-1", "C"])
+@pytest.mark.parametrize(
+    "environment",
+    [{"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}],
+    ids=["latin-1", "C"],
+)
 def test_characters_that_cannot_be_shown_are_replaced(environment: dict[str, str | None]) -> None:
     done = shell("R keys sweep.repeats", **environment)
     assert done.stdout == "sweep.repeats=1: Runs of every cell, with seeds seed, seed + 1, ?\n"

@@ -15,20 +15,39 @@ import pytest
 
 from tests.conftest import cli_environment
 
-QUICK = ("dataset.max_train_rows=120", "dataset.max_validation_rows=16", "train.save_model=false", "train.micro_batch_size=4", "train.log_every=1", "scheduler.warmup_steps=0")
+QUICK = (
+    "dataset.max_train_rows=120",
+    "dataset.max_validation_rows=16",
+    "train.save_model=false",
+    "train.micro_batch_size=4",
+    "train.log_every=1",
+    "scheduler.warmup_steps=0",
+)
 
 
-def sweep(cwd: Path, *arguments: str, timeout: float = 240, env: dict[str, str | None] | None = None) -> subprocess.CompletedProcess[str]:
+def sweep(
+    cwd: Path, *arguments: str, timeout: float = 240, env: dict[str, str | None] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run `python -m runner ARGUMENTS` in a folder, to its end."""
     command = [sys.executable, "-m", "runner", *arguments]
-    return subprocess.run(command, cwd=cwd, env=cli_environment(**(env or {})), capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=cli_environment(**(env or {})),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 def started(cwd: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start it and come back."""
     with open(cwd / "output.txt", "a") as output:
         streams: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
-        return subprocess.Popen([sys.executable, "-m", "runner", *arguments], cwd=cwd, env=cli_environment(), text=True, **streams)
+        return subprocess.Popen(
+            [sys.executable, "-m", "runner", *arguments], cwd=cwd, env=cli_environment(), text=True, **streams
+        )
 
 
 def records(cwd: Path) -> dict[str, dict[str, Any]]:
@@ -104,14 +123,18 @@ def test_nothing_leaks_from_cell_to_cell(tmp_path: Path, real_run: Any) -> None:
     model = tmp_path / "conf" / "scheduler" / "mine.yaml"
     model.parent.mkdir(parents=True)
     model.write_text("name: constant\n")
-    process = started(tmp_path, "-m", "launcher=ddp", "scheduler=mine", "precision=bf16,fp32", "train.max_steps=3", *QUICK)
+    process = started(
+        tmp_path, "-m", "launcher=ddp", "scheduler=mine", "precision=bf16,fp32", "train.max_steps=3", *QUICK
+    )
     wait_for(lambda: list(tmp_path.glob("multirun/*/*/1/config.yaml")))
     model.write_text("name: linear\n")
     assert process.wait(timeout=240) == 0, (tmp_path / "output.txt").read_text()
     first, second = records(tmp_path).values()
     assert [first["observed"]["activation_dtype"], second["observed"]["activation_dtype"]] == ["bfloat16", "float32"]
     assert second["config"]["scheduler"]["name"] == "constant"
-    alone = real_run("launcher=ddp", "scheduler=constant", "precision=fp32", "train.max_steps=3", *QUICK, run_dir=tmp_path / "alone")
+    alone = real_run(
+        "launcher=ddp", "scheduler=constant", "precision=fp32", "train.max_steps=3", *QUICK, run_dir=tmp_path / "alone"
+    )
     log = next(tmp_path.glob("multirun/*/*/1/metrics.jsonl")).read_text().splitlines()
     assert [json.loads(line)["loss"] for line in log] == [step["loss"] for step in alone.steps]
 
@@ -150,8 +173,8 @@ def test_two_sweeps_take_turns(tmp_path: Path) -> None:
     """A second sweep on the same device waits, says so, and then finds the first one's cell completed."""
     import fcntl
 
-    from runner.launch.turns import _lock_files
-    from runner.schema import RunConfig
+    from runner.config.schema import RunConfig
+    from runner.launch.device_lock import _lock_files
 
     path = _lock_files(RunConfig.model_validate({"launcher": {"device": "cpu"}}))[0]
     with open(path, "a") as handle:

@@ -28,15 +28,25 @@ MISTAKES = {  # what is typed → what the answer must name
     ("zero_stage=2", "offload=cpu"): ["offload=cpu", "ZeRO 3", "zero_stage=3"],
     ("zero_stage=0", "offload=optimizer_cpu"): ["offload=optimizer_cpu", "zero_stage=2"],
     ("precision=bf16", "precision.loss_scale=128"): ["precision.loss_scale=128", "precision=fp16"],
-    ("zero_stage=2", "zero.stage3_param_persistence_threshold=0"): ["zero.stage3_param_persistence_threshold=0", "zero_stage=3"],
+    ("zero_stage=2", "zero.stage3_param_persistence_threshold=0"): [
+        "zero.stage3_param_persistence_threshold=0",
+        "zero_stage=3",
+    ],
     ("offload.nvme_path=/x",): ["offload.nvme_path=/x", "offload=nvme"],
     ("scheduler=cosine", "scheduler.owner=deepspeed"): ["scheduler.owner=deepspeed", "scheduler.owner=client"],
     ("scheduler.owner=deepspeed", "scheduler.warmup_steps=1"): ["scheduler.owner", "scheduler.owner=client"],
     ("train.epochs=0",): ["train.epochs=0", "greater than or equal to 1"],
     ("train.seed=x",): ["train.seed=x", "integer"],
     ("optimizer.lr=fast",): ["optimizer.lr=fast", "number"],
-    ("train.global_batch_size=10", "train.micro_batch_size=4"): ["train.global_batch_size=10", "4 × 2 ranks = 8", "train.global_batch_size=8"],
-    ("train.global_batch_size=64", "train.micro_batch_size=4", "train.gradient_accumulation_steps=2"): ["train.global_batch_size=64", "= 16"],
+    ("train.global_batch_size=10", "train.micro_batch_size=4"): [
+        "train.global_batch_size=10",
+        "4 × 2 ranks = 8",
+        "train.global_batch_size=8",
+    ],
+    ("train.global_batch_size=64", "train.micro_batch_size=4", "train.gradient_accumulation_steps=2"): [
+        "train.global_batch_size=64",
+        "= 16",
+    ],
     ("model=bert_base", "task.max_length=4096"): ["task.max_length=4096", "512 positions", "task.max_length=512"],
     ("task.max_lenght=64",): ["task.max_lenght", "max_length"],
     ("model=gpt2_tiny",): ["model=gpt2_tiny", "causal_lm", "recipe=gpt2_wikitext"],
@@ -48,20 +58,56 @@ MISTAKES = {  # what is typed → what the answer must name
     ("~train.max_steps",): ["~train.max_steps", "train.max_steps=null"],
     ("method=ddp",): ["method=ddp", "+method=ddp"],
     ("+method=ddp", "launcher=deepspeed"): ["launcher=deepspeed", "+method=ddp chooses it too"],
-    ("mode=evaluate", "train.epochs=4", "optimizer.lr=1e-3", "scheduler=cosine"): ["train.epochs", "optimizer.lr", "error: scheduler:", "nothing is trained under mode=evaluate"],
-    ("mode=evaluate", "checkpoint.every_steps=4"): ["checkpoint.every_steps=4", "nothing is trained under mode=evaluate"],
-    ("optimizer.fused=true", "offload=optimizer_cpu"): ["optimizer.fused=True", "DeepSpeed's CPU Adam", "offload.force_cpu_adam=false"],
+    ("mode=evaluate", "train.epochs=4", "optimizer.lr=1e-3", "scheduler=cosine"): [
+        "train.epochs",
+        "optimizer.lr",
+        "error: scheduler:",
+        "nothing is trained under mode=evaluate",
+    ],
+    ("mode=evaluate", "checkpoint.every_steps=4"): [
+        "checkpoint.every_steps=4",
+        "nothing is trained under mode=evaluate",
+    ],
+    ("optimizer.fused=true", "offload=optimizer_cpu"): [
+        "optimizer.fused=True",
+        "DeepSpeed's CPU Adam",
+        "offload.force_cpu_adam=false",
+    ],
     ("optimizer.fused=maybe",): ["optimizer.fused=maybe"],
-    ("model.config.hidden_size=7", "model.tokenizer=bundled:nope"): ["bundled:nope", "model.tokenizer=bundled:deberta_tiny", "num_attention_heads=4", "hidden_size=7"],
+    ("model.config.hidden_size=7", "model.tokenizer=bundled:nope"): [
+        "bundled:nope",
+        "model.tokenizer=bundled:deberta_tiny",
+        "num_attention_heads=4",
+        "hidden_size=7",
+    ],
     ("model.tokenizer=bundled:deberta_tni",): ["did you mean model.tokenizer=bundled:deberta_tiny?"],
-    ("model.config.hidden_size=abc", "model.config.vocab_size=-5", "model.config.num_hidden_layers=0"): ["a whole number", "vocab_size=-5", "num_hidden_layers=0", "at least 1"],
-    ("model.config.num_attention_heads=3",): ["num_attention_heads=3", "hidden_size=128", "use model.config.num_attention_heads=2"],
+    ("model.config.hidden_size=abc", "model.config.vocab_size=-5", "model.config.num_hidden_layers=0"): [
+        "a whole number",
+        "vocab_size=-5",
+        "num_hidden_layers=0",
+        "at least 1",
+    ],
+    ("model.config.num_attention_heads=3",): [
+        "num_attention_heads=3",
+        "hidden_size=128",
+        "use model.config.num_attention_heads=2",
+    ],
     ("model.config.model_type=nope",): ["model_type=nope", "no such model type"],
     ("model.config.model_type=vit",): ["model_type=vit", "AutoModelForSequenceClassification"],
-    ("model.config.hidden_sise=7", "model.config.foo=7"): ["did you mean model.config.hidden_size?", "foo=7", "remove it"],
-    ("model.config.hidden_act=gelo", "model.config.hidden_dropout_prob=2"): ["model.config.hidden_act=gelu?", "between 0 and 1"],
+    ("model.config.hidden_sise=7", "model.config.foo=7"): [
+        "did you mean model.config.hidden_size?",
+        "foo=7",
+        "remove it",
+    ],
+    ("model.config.hidden_act=gelo", "model.config.hidden_dropout_prob=2"): [
+        "model.config.hidden_act=gelu?",
+        "between 0 and 1",
+    ],
     ("recipe=gpt2_wikitext", "model=gpt2_tiny", "model.config.n_head=3"): ["n_head=3", "n_embd=128"],
-    ("recipe=blenderbot_mudoconv", "model=blenderbot_tiny", "model.config.decoder_attention_heads=3"): ["decoder_attention_heads=3", "d_model=128"],
+    ("recipe=blenderbot_mudoconv", "model=blenderbot_tiny", "model.config.decoder_attention_heads=3"): [
+        "decoder_attention_heads=3",
+        "d_model=128",
+    ],
     ("optimizer.betas=[0.9]",): ["optimizer.betas", "optimizer.betas=[0.9,0.999]"],
     ("optimizer.lr=inf", "optimizer.weight_decay=1e400", "train.gradient_clipping=inf"): [
         "optimizer.lr=inf: input should be a finite number",
@@ -70,11 +116,22 @@ MISTAKES = {  # what is typed → what the answer must name
     ],
     ("optimizer.betas=[nan,0.999]",): ["optimizer.betas=nan"],
     ("optimizer.betas=[0.9,1]",): ["optimizer.betas=1: input should be less than 1"],
-    ("launcher.omp_num_threads=-3", "launcher.num_processes=1025"): ["launcher.omp_num_threads=-3: input should be greater than or equal to 1", "less than or equal to 1024"],
-    ("launcher.num_processes=1e100", "train.epochs=1e100"): ["launcher.num_processes=1e+100: input should fit in 64 bits", "train.epochs=1e+100: input should fit in 64 bits"],
-    ("train.epochs=true", "optimizer.lr=true"): ["train.epochs=True: input should be a number, not true or false", "optimizer.lr=True"],
+    ("launcher.omp_num_threads=-3", "launcher.num_processes=1025"): [
+        "launcher.omp_num_threads=-3: input should be greater than or equal to 1",
+        "less than or equal to 1024",
+    ],
+    ("launcher.num_processes=1e100", "train.epochs=1e100"): [
+        "launcher.num_processes=1e+100: input should fit in 64 bits",
+        "train.epochs=1e+100: input should fit in 64 bits",
+    ],
+    ("train.epochs=true", "optimizer.lr=true"): [
+        "train.epochs=True: input should be a number, not true or false",
+        "optimizer.lr=True",
+    ],
     ("task.max_length=true",): ["task.max_length=True: input should be a number, not true or false"],
-    ("model.config.hidden_dropout_prob=inf",): ["model.config.hidden_dropout_prob=inf: input should be a finite number"],
+    ("model.config.hidden_dropout_prob=inf",): [
+        "model.config.hidden_dropout_prob=inf: input should be a finite number"
+    ],
     ("note=1.5", "model.revision=true"): ["note=1.5", "'note=\"…\"'", "'model.revision=\"…\"'"],
     ("launcher=[ddp,deepspeed]", "model=[]", "zero_stage=[2]", "offload=null", "optimizer={lr:1}"): [
         "launcher=[ddp,deepspeed]: one option is chosen from a group; launcher has ddp, deepspeed; use launcher=OPTION, or -m launcher=ddp,deepspeed",
@@ -83,14 +140,29 @@ MISTAKES = {  # what is typed → what the answer must name
         "offload=null: one option",
         "optimizer={lr:1}: one option",
     ],
-    ("hydra=3", "hydra.verbose=true", "hydra.run={dir:x}"): ["hydra=3: no part", "hydra.verbose=true: no part", "hydra.run={dir:x}: no part", "hydra.run.dir"],
-    ("hydra.sweeper.params={a:1}", "hydra.sweep.dir=x"): ["hydra.sweeper.params={a:1}: this would change nothing: only a multirun reads it", "hydra.sweep.dir=x: this would"],
+    ("hydra=3", "hydra.verbose=true", "hydra.run={dir:x}"): [
+        "hydra=3: no part",
+        "hydra.verbose=true: no part",
+        "hydra.run={dir:x}: no part",
+        "hydra.run.dir",
+    ],
+    ("hydra.sweeper.params={a:1}", "hydra.sweep.dir=x"): [
+        "hydra.sweeper.params={a:1}: this has no effect: only a multirun reads it",
+        "hydra.sweep.dir=x: this would",
+    ],
     ("+train={epochs:2}",): ["train={epochs:2}: this is a section", "train.epochs"],
     ("note=${nope",): ["note=${nope: this reference cannot be read", "'note=\"\\${nope\"'"],
     ('note="${nope"',): ["note=${nope: this reference cannot be read", "'note=\"\\${nope\"'"],
-    ("train..epochs=2", "train.epochs:=2"): ["train..epochs=2: this is no name of a key", "train.epochs:=2: this is no name", "did you mean train.epochs=2?"],
+    ("train..epochs=2", "train.epochs:=2"): [
+        "train..epochs=2: this is no name of a key",
+        "train.epochs:=2: this is no name",
+        "did you mean train.epochs=2?",
+    ],
     ("model=BERT_base",): ["use model=bert_base"],
-    ("dataset=files", "dataset.train=tests/unit", "dataset.validation=conf"): [": this is a folder, not a file: ", "dataset.validation="],
+    ("dataset=files", "dataset.train=tests/unit", "dataset.validation=conf"): [
+        ": this is a folder, not a file: ",
+        "dataset.validation=",
+    ],
     ("train.epochs=range(3,1)", "train.seed=range(1,3,0)", "train.log_every=range(1,1e9)"): [
         "train.epochs=range(3,1): this range is empty",
         "train.seed=range(1,3,0): the step of a range cannot be 0",
@@ -138,7 +210,11 @@ def test_an_integer_where_text_is_meant_is_that_text(typed, key, value):
 def test_all_mistakes_come_at_once(run_cli):
     done = run_cli("mdoel=tiny", "zero_stage=5", "train.sed=1")
     assert done.returncode == 2
-    assert [line.split(":")[1].strip() for line in done.stderr.splitlines()] == ["mdoel=tiny", "zero_stage=5", "train.sed=1"]
+    assert [line.split(":")[1].strip() for line in done.stderr.splitlines()] == [
+        "mdoel=tiny",
+        "zero_stage=5",
+        "train.sed=1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +224,10 @@ def test_all_mistakes_come_at_once(run_cli):
         ("note=a=b mdoel=x train.epochs=0", ["note=a=b", "mdoel=x", "train.epochs=0"]),
         ("zero_stage=9 train.epochs=0 optimizer.lr=-1", ["zero_stage=9", "train.epochs=0", "optimizer.lr=-1"]),
         # Values and contradictions between other keys.
-        ("train.epochs=0 launcher=ddp zero_stage=2 dataset=files", ["train.epochs=0", "dataset.train", "dataset.validation", "zero_stage=2"]),
+        (
+            "train.epochs=0 launcher=ddp zero_stage=2 dataset=files",
+            ["train.epochs=0", "dataset.train", "dataset.validation", "zero_stage=2"],
+        ),
         ("note=a=b launcher=ddp offload=cpu", ["note=a=b", "offload=cpu"]),
         ("optimizer.lr=0 model=gpt2_tiny", ["optimizer.lr=0", "model=gpt2_tiny"]),
         # What might follow from the mistake is not told: the recipe fits the model that was meant.
@@ -198,7 +277,15 @@ def test_a_file_of_the_user_that_cannot_be_composed_is_named(text, why, tmp_path
     assert len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize("typed", ["dataset=files dataset.train={} dataset.validation=x.csv", "launcher.config_file={}", "recipe.file={}.py", "hydra.run.dir={}"])
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "dataset=files dataset.train={} dataset.validation=x.csv",
+        "launcher.config_file={}",
+        "recipe.file={}.py",
+        "hydra.run.dir={}",
+    ],
+)
 def test_a_path_that_is_too_long(typed, capsys):
     from runner.__main__ import _guarded
 
@@ -234,7 +321,14 @@ def test_what_is_wrong_in_every_cell_stops_a_sweep(typed, told, tmp_path: Path):
 
 
 def test_values_out_of_range_and_contradictions_come_at_once(run_cli):
-    done = run_cli("launcher=ddp", "zero_stage=2", "precision.loss_scale=128", "dataset=files", "dataset.train=a.csv", "dataset.validation=b.csv")
+    done = run_cli(
+        "launcher=ddp",
+        "zero_stage=2",
+        "precision.loss_scale=128",
+        "dataset=files",
+        "dataset.train=a.csv",
+        "dataset.validation=b.csv",
+    )
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 4
 
@@ -242,7 +336,9 @@ def test_values_out_of_range_and_contradictions_come_at_once(run_cli):
 def test_a_typo_and_help_import_no_torch(tmp_path: Path):
     for arguments in (["mdoel=x"], ["--help"], ["render"]):
         script = f"import sys; sys.argv = ['runner', *{arguments!r}, *{[f'hydra.run.dir={tmp_path}/r'] if arguments == ['render'] else []!r}]; from runner.__main__ import main; main(); print('torch' in sys.modules, 'deepspeed' in sys.modules)"
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60
+        )
         assert done.stdout.splitlines()[-1] == "False False", done
 
 
@@ -285,14 +381,20 @@ def test_a_folder_named_like_the_data_set_is_reported(run_cli, tmp_path: Path):
 @pytest.mark.parametrize(
     ("train", "validation", "parts"),
     [
-        ("cls_othercols.csv", "cls_eval7.csv", ["'text_a', 'text_b', 'gold'", "dataset.columns.sentence1", "dataset.columns.label"]),
+        (
+            "cls_othercols.csv",
+            "cls_eval7.csv",
+            ["'text_a', 'text_b', 'gold'", "dataset.columns.sentence1", "dataset.columns.label"],
+        ),
         ("cls_missing_label.csv", "cls_eval7.csv", ["no label in row 4"]),
         ("cls_strlabels.csv", "cls_eval_unseen.csv", ["'unsure'", "1 rows of validation", "different, same"]),
     ],
 )
 def test_wrong_data_is_named_before_any_rank_starts(train, validation, parts, run_cli):
     """F03, F04."""
-    done = run_cli("dataset=files", f"dataset.train={CASES}/data/{train}", f"dataset.validation={CASES}/data/{validation}")
+    done = run_cli(
+        "dataset=files", f"dataset.train={CASES}/data/{train}", f"dataset.validation={CASES}/data/{validation}"
+    )
     assert done.returncode == 2
     assert not (done.run_dir).exists()
     for part in parts:
@@ -306,7 +408,9 @@ def test_a_path_with_any_characters_gets_the_line_to_type(run_cli):
     done = run_cli("render", "dataset=files", f"dataset.train={path}", f"dataset.validation={CASES}/data/cls_eval7.csv")
     assert done.returncode == 2
     assert f"type 'dataset.train=\"{path}\"'" in done.stderr
-    again = run_cli("render", "dataset=files", f'dataset.train="{path}"', f"dataset.validation={CASES}/data/cls_eval7.csv")
+    again = run_cli(
+        "render", "dataset=files", f'dataset.train="{path}"', f"dataset.validation={CASES}/data/cls_eval7.csv"
+    )
     assert again.returncode == 0, again.stderr
     assert path in (again.run_dir / "config.yaml").read_text()
 
@@ -319,7 +423,11 @@ def test_missing_and_broken_references_are_listed_together(run_cli, tmp_path: Pa
     )
     done = run_cli("model=broken", cwd=tmp_path)
     assert done.returncode == 2
-    for part in ("model.path=???", "model.revision=${paths.root}/run", "scheduler.warmup_steps=${optimizer.warmup_stepz}"):
+    for part in (
+        "model.path=???",
+        "model.revision=${paths.root}/run",
+        "scheduler.warmup_steps=${optimizer.warmup_stepz}",
+    ):
         assert part in done.stderr
 
 
@@ -353,7 +461,9 @@ def test_rendering_does_not_overwrite_a_run(run_cli, tmp_path: Path):
 
 def test_other_encodings_are_named(run_cli, tmp_path: Path):
     (tmp_path / "latin.csv").write_bytes("sentence1,sentence2,label\ncafé,b,0\n".encode("latin-1"))
-    done = run_cli("render", "dataset=files", f"dataset.train={tmp_path}/latin.csv", f"dataset.validation={tmp_path}/latin.csv")
+    done = run_cli(
+        "render", "dataset=files", f"dataset.train={tmp_path}/latin.csv", f"dataset.validation={tmp_path}/latin.csv"
+    )
     assert done.returncode == 2
     assert "is not UTF-8 (byte 29)" in done.stderr  # the 26 bytes of the header line, then c, a, f
     (tmp_path / "conf" / "model").mkdir(parents=True)
@@ -364,13 +474,22 @@ def test_other_encodings_are_named(run_cli, tmp_path: Path):
 
 def test_hydras_flags_lead_to_our_verbs():
     for flag, verb in (("--cfg", "render"), ("--info", "doctor"), ("--hydra-help", "--help")):
-        done = subprocess.run([sys.executable, "-m", "runner", flag], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-m", "runner", flag],
+            capture_output=True,
+            text=True,
+            env=cli_environment(),
+            cwd=ROOT,
+            timeout=60,
+        )
         assert done.returncode == 2
         assert verb in done.stderr
         assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("words", "said"), [(("clean", "clean"), "error: clean clean: "), (("clean", "all"), "error: all: ")])
+@pytest.mark.parametrize(
+    ("words", "said"), [(("clean", "clean"), "error: clean clean: "), (("clean", "all"), "error: all: ")]
+)
 def test_cache_knows_one_word(words, said, capsys):
     from runner.__main__ import _guarded
 
@@ -379,5 +498,15 @@ def test_cache_knows_one_word(words, said, capsys):
 
 
 def test_unknown_verb(run_cli):
-    done = subprocess.run([sys.executable, "-m", "runner", "rendr"], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60)
-    assert (done.returncode, done.stderr) == (2, "error: rendr: this is neither a verb nor key=value; did you mean render?\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "runner", "rendr"],
+        capture_output=True,
+        text=True,
+        env=cli_environment(),
+        cwd=ROOT,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: rendr: this is neither a verb nor key=value; did you mean render?\n",
+    )

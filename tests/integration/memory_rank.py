@@ -19,7 +19,9 @@ METHODS = ("ddp", "zero0", "zero1", "zero2", "zero3")
 
 def storages(tensors: Iterable[torch.Tensor | None]) -> int:
     """Bytes of the distinct storages behind some tensors."""
-    found = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t is not None and t.numel()}
+    found = {
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t is not None and t.numel()
+    }
     return sum(found.values())
 
 
@@ -54,7 +56,10 @@ def accelerator_for(method: str, zero: dict[str, Any], precision: str) -> Any:
 
 def groups(model: torch.nn.Module) -> list[dict[str, Any]]:
     tensors = list(model.parameters())
-    return [{"params": [t for t in tensors if t.ndim >= 2], "weight_decay": 0.1}, {"params": [t for t in tensors if t.ndim < 2], "weight_decay": 0.0}]
+    return [
+        {"params": [t for t in tensors if t.ndim >= 2], "weight_decay": 0.1},
+        {"params": [t for t in tensors if t.ndim < 2], "weight_decay": 0.0},
+    ]
 
 
 def measure(method: str, model: Any, zero: dict[str, Any], precision: str) -> dict[str, int]:
@@ -72,7 +77,9 @@ def measure(method: str, model: Any, zero: dict[str, Any], precision: str) -> di
     parameters = [*model.parameters(), *(getattr(p, "ds_tensor", None) for p in model.parameters())]
     counted["parameters"] = storages(parameters)
     base = optimizer.optimizer if method == "ddp" else model.basic_optimizer
-    counted["optimizer_states"] = storages(v for state in base.state.values() for v in state.values() if torch.is_tensor(v))
+    counted["optimizer_states"] = storages(
+        v for state in base.state.values() for v in state.values() if torch.is_tensor(v)
+    )
     counted["master_weights"] = storages(MASTERS[method](model))
     return counted
 
@@ -109,7 +116,10 @@ def main() -> None:
     # Without this DeepSpeed compiles an op at its first start; nothing here needs it.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     fresh = build(request["facts"])
-    result = {method: measure(method, copy.deepcopy(fresh), request["zero"], request["precision"]) for method in request["methods"]}
+    result = {
+        method: measure(method, copy.deepcopy(fresh), request["zero"], request["precision"])
+        for method in request["methods"]
+    }
     with open(os.path.join(request["folder"], f"rank{os.environ['RANK']}.json"), "w") as file:
         json.dump(result, file)
     torch.distributed.barrier()

@@ -17,7 +17,13 @@ PLAIN = (
     "train.log_every=1",
     "train.save_model=false",
 )
-ACCUMULATED = ("train.gradient_accumulation_steps=3", "train.micro_batch_size=4", "scheduler.warmup_steps=10", "train.epochs=2", "dataset.max_train_rows=604")
+ACCUMULATED = (
+    "train.gradient_accumulation_steps=3",
+    "train.micro_batch_size=4",
+    "scheduler.warmup_steps=10",
+    "train.epochs=2",
+    "dataset.max_train_rows=604",
+)
 SETTINGS = {"plain": PLAIN, "accumulated": (*PLAIN[:1], *PLAIN[4:], *ACCUMULATED)}
 
 
@@ -51,9 +57,16 @@ def test_stage_and_owners_agree_with_ddp(baseline, stage, real_run, tmp_path: Pa
     # All four mixes; with accumulation the two pure ones, which differ in everything the mixes combine.
     owners = itertools.product(OWNERS, OWNERS) if name == "plain" else zip(OWNERS, OWNERS, strict=True)
     for optimizer, scheduler in owners:
-        extra = ("zero.stage3_param_persistence_threshold=0",) if stage == 3 else ()  # else every tensor of a tiny model stays whole
+        extra = (
+            ("zero.stage3_param_persistence_threshold=0",) if stage == 3 else ()
+        )  # else every tensor of a tiny model stays whole
         result = real_run(
-            f"zero_stage={stage}", f"optimizer.owner={optimizer}", f"scheduler.owner={scheduler}", *SETTINGS[name], *extra, run_dir=tmp_path / f"{optimizer}_{scheduler}"
+            f"zero_stage={stage}",
+            f"optimizer.owner={optimizer}",
+            f"scheduler.owner={scheduler}",
+            *SETTINGS[name],
+            *extra,
+            run_dir=tmp_path / f"{optimizer}_{scheduler}",
         )
         assert result.returncode == 0, result.text
         assert [line["step"] for line in result.steps] == list(range(1, 51))

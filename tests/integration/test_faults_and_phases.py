@@ -12,7 +12,15 @@ import pytest
 
 from tests.conftest import SMALL
 
-DDP = ("launcher=ddp", *SMALL, "train.micro_batch_size=8", "train.epochs=1", "train.max_steps=4", "train.log_every=1", "scheduler.warmup_steps=0")
+DDP = (
+    "launcher=ddp",
+    *SMALL,
+    "train.micro_batch_size=8",
+    "train.epochs=1",
+    "train.max_steps=4",
+    "train.log_every=1",
+    "scheduler.warmup_steps=0",
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +37,10 @@ def test_a_run_without_faults_tries_evaluation_first(plain: Any) -> None:
     assert sum(plain.record["phases"].values()) == pytest.approx(plain.record["wall_seconds"], rel=0.05)
 
 
-@pytest.mark.parametrize(("fault", "phase"), [("oom:model_load:0:1", "model_load"), ("oom:forward:2", "forward"), ("oom:evaluation:5", "evaluation")])
+@pytest.mark.parametrize(
+    ("fault", "phase"),
+    [("oom:model_load:0:1", "model_load"), ("oom:forward:2", "forward"), ("oom:evaluation:5", "evaluation")],
+)
 def test_out_of_memory_is_told_once_with_its_phase(real_run: Any, tmp_path: Path, fault: str, phase: str) -> None:
     ended = real_run(*DDP, run_dir=tmp_path / "run", environment={"RUNNER_FAULT": fault})
     failure = ended.record["failure"]
@@ -43,7 +54,9 @@ def test_out_of_memory_is_told_once_with_its_phase(real_run: Any, tmp_path: Path
 
 def test_a_sleep_is_charged_to_its_phase(real_run: Any, plain: Any, tmp_path: Path) -> None:
     """4 steps × 0.2 s of waiting for data, 4 × 0.1 s in the forward pass; samples are counted once over two ranks."""
-    slow = real_run(*DDP, run_dir=tmp_path / "run", environment={"RUNNER_FAULT": "sleep:data_wait:*,sleep=0.1:forward:*"})
+    slow = real_run(
+        *DDP, run_dir=tmp_path / "run", environment={"RUNNER_FAULT": "sleep:data_wait:*,sleep=0.1:forward:*"}
+    )
     before, after = plain.record["phases"], slow.record["phases"]
     assert after["data_wait"] - before["data_wait"] == pytest.approx(0.8, abs=0.15)
     assert after["forward"] - before["forward"] == pytest.approx(0.4, abs=0.3)
@@ -65,8 +78,18 @@ def test_accumulation_changes_no_step(real_run: Any, plain: Any, tmp_path: Path)
 
 def test_memory_of_evaluation_does_not_grow_with_rows(real_run: Any, tmp_path: Path) -> None:
     """F50: 100 rows and 800 (kept logits of 50,000 words would need gigabytes) peak within 50 MB of each other."""
-    lines = [f"the {colour} cat saw {number} dogs near the river" for colour in ("red", "small", "old", "blue", "quick") for number in range(20)]
-    model = ("recipe=gpt2_wikitext", "model=gpt2_tiny", "model.config.vocab_size=50000", "task.block_size=32", "train.eval_micro_batch_size=8")
+    lines = [
+        f"the {colour} cat saw {number} dogs near the river"
+        for colour in ("red", "small", "old", "blue", "quick")
+        for number in range(20)
+    ]
+    model = (
+        "recipe=gpt2_wikitext",
+        "model=gpt2_tiny",
+        "model.config.vocab_size=50000",
+        "task.block_size=32",
+        "train.eval_micro_batch_size=8",
+    )
     peaks = []
     for times in (1, 8):
         rows = tmp_path / f"rows_{times}.txt"

@@ -32,7 +32,9 @@ def whole(real_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Result:
 def test_a_killed_runner_takes_its_ranks_along_and_the_run_goes_on(whole: Result, tmp_path: Path) -> None:
     """Case F48, KILL; what is still going on is not resumed; a folder with odd characters in its name."""
     run_dir = tmp_path / "a run, of = ünïcode 试"
-    started = Started(*LAUNCHERS["zero2"], *SHORT, "checkpoint.every_steps=2", "train.dataloader_workers=1", run_dir=run_dir)
+    started = Started(
+        *LAUNCHERS["zero2"], *SHORT, "checkpoint.every_steps=2", "train.dataloader_workers=1", run_dir=run_dir
+    )
     assert started.wait_for_step(3)
     refused = command("resume", str(run_dir), run_dir=run_dir)
     started.signal(signal.SIGKILL)
@@ -48,7 +50,9 @@ def test_a_killed_runner_takes_its_ranks_along_and_the_run_goes_on(whole: Result
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_every_process_checkpoints_and_the_run_goes_on(number: signal.Signals, whole: Result, tmp_path: Path) -> None:
+def test_a_signal_to_every_process_checkpoints_and_the_run_goes_on(
+    number: signal.Signals, whole: Result, tmp_path: Path
+) -> None:
     """Slurm signals all processes of a job, not only the first; a closed terminal sends SIGHUP."""
     started = Started(*LAUNCHERS["zero2"], *SHORT, run_dir=tmp_path / "run")
     assert started.wait_for_step(2)
@@ -65,7 +69,9 @@ def test_a_signal_to_every_process_checkpoints_and_the_run_goes_on(number: signa
 
 
 @pytest.mark.parametrize("launcher", ["ddp", pytest.param("zero3", marks=pytest.mark.soak)])
-def test_sigterm_in_an_evaluation_checkpoints_and_the_evaluation_is_done_again(launcher: str, real_run: Any, tmp_path: Path) -> None:
+def test_sigterm_in_an_evaluation_checkpoints_and_the_evaluation_is_done_again(
+    launcher: str, real_run: Any, tmp_path: Path
+) -> None:
     """Under DDP ranks may be batches apart in an evaluation, under ZeRO-3 every batch needs all ranks. Epoch 1 ends with step 7."""
     options = (*LAUNCHERS[launcher], *SHORT, "train.eval_micro_batch_size=2")
     undisturbed = real_run(*options, run_dir=tmp_path / "undisturbed")
@@ -82,12 +88,20 @@ def test_sigterm_in_an_evaluation_checkpoints_and_the_evaluation_is_done_again(l
     assert numbers(resumed) == numbers(undisturbed)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.soak) for each in (signal.SIGINT, signal.SIGUSR1))])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.soak) for each in (signal.SIGINT, signal.SIGUSR1))],
+)
 def test_a_signal_after_the_record_is_closed_changes_nothing(number: signal.Signals, tmp_path: Path) -> None:
     """The runner is still closing its host and printing the table: the run is completed, and its exit status says so."""
     run_dir = tmp_path / "run"
     started = Started(*LAUNCHERS["ddp"], *SHORT, "train.max_steps=2", run_dir=run_dir)
-    if started.wait_until(lambda: (run_dir / "record.json").exists() and json.loads((run_dir / "record.json").read_text())["status"] == "completed"):
+    if started.wait_until(
+        lambda: (
+            (run_dir / "record.json").exists()
+            and json.loads((run_dir / "record.json").read_text())["status"] == "completed"
+        )
+    ):
         while started.process.poll() is None:
             started.signal(number)
             time.sleep(0.005)
@@ -99,7 +113,14 @@ def test_a_signal_after_the_record_is_closed_changes_nothing(number: signal.Sign
 def test_a_signal_after_the_last_cell_is_done_changes_nothing(tmp_path: Path) -> None:
     """Nothing of the sweep is left to go on with."""
     sweep, records = tmp_path / "sweep", tmp_path / "sweep/1/record.json"
-    started = Started("-m", *LAUNCHERS["ddp"], *SHORT, "train.max_steps=1,2", f'hydra.sweep.dir="{sweep}"', run_dir=tmp_path / "unused")
+    started = Started(
+        "-m",
+        *LAUNCHERS["ddp"],
+        *SHORT,
+        "train.max_steps=1,2",
+        f'hydra.sweep.dir="{sweep}"',
+        run_dir=tmp_path / "unused",
+    )
     if started.wait_until(lambda: records.exists() and json.loads(records.read_text())["status"] == "completed"):
         started.signal(signal.SIGTERM)
     ended = started.end()
@@ -136,7 +157,9 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
 
 def test_a_killed_rank_ends_the_run_within_ten_seconds(real_run: Any, tmp_path: Path) -> None:
     began = time.monotonic()
-    done = real_run(*LAUNCHERS["zero2"], *SHORT, run_dir=tmp_path / "run", environment={"RUNNER_FAULT": "kill:backward:5:1"})
+    done = real_run(
+        *LAUNCHERS["zero2"], *SHORT, run_dir=tmp_path / "run", environment={"RUNNER_FAULT": "kill:backward:5:1"}
+    )
     assert done.returncode == 1
     assert done.record["reason"].startswith("rank 1 was killed by SIGKILL")
     assert time.monotonic() - began < 60  # the whole run; on a free machine about 5 s
@@ -145,7 +168,9 @@ def test_a_killed_rank_ends_the_run_within_ten_seconds(real_run: Any, tmp_path: 
 @pytest.mark.parametrize("launcher", ["ddp", "zero3"])
 def test_a_hung_rank_is_ended_with_stacks(launcher: str, real_run: Any, tmp_path: Path) -> None:
     fault = {"RUNNER_FAULT": "hang:backward:5:1"}
-    done = real_run(*LAUNCHERS[launcher], *SHORT, "launcher.hang_timeout_seconds=3", run_dir=tmp_path / "run", environment=fault)
+    done = real_run(
+        *LAUNCHERS[launcher], *SHORT, "launcher.hang_timeout_seconds=3", run_dir=tmp_path / "run", environment=fault
+    )
     assert done.returncode == 1
     assert "no progress for 3 s" in done.record["reason"]
     for rank in (0, 1):
@@ -158,7 +183,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 6 MiB: room for one checkpoint of 3.6 MiB, not for two."""
     place = tmp_path / "disk"
     place.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(place)], check=False).returncode:
+    if (
+        os.geteuid() != 0
+        or shutil.which("mount") is None
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(place)], check=False).returncode
+    ):
         pytest.skip("no small file system can be mounted here")
     yield place
     subprocess.run(["umount", "-l", str(place)], check=False)
@@ -194,7 +223,12 @@ def test_runs_started_at_the_same_moment_all_complete(tmp_path: Path) -> None:
     hub = tmp_path / "hub"
     hub.mkdir()
     (hub / "token").write_text(TOKEN)
-    env = {"HF_TOKEN": TOKEN, "WANDB_API_KEY": OTHER_SECRET, "HF_HOME": str(hub), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    env = {
+        "HF_TOKEN": TOKEN,
+        "WANDB_API_KEY": OTHER_SECRET,
+        "HF_HOME": str(hub),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
     arguments = (*LAUNCHERS["zero2"], *SHORT, "launcher.num_processes=1", "train.max_steps=2", f"note={OTHER_SECRET}")
     runs = [
         subprocess.Popen(

@@ -35,7 +35,11 @@ def test_the_embedded_default_learns_and_says_what_it_is(default_run):
     record = default_run.record
     assert record["status"] == "completed"
     assert record["metrics"]["accuracy"] >= 0.90
-    assert (record["world_size"], record["observed"]["zero_stage"], record["observed"]["distributed_type"]) == (2, 2, "DEEPSPEED")
+    assert (record["world_size"], record["observed"]["zero_stage"], record["observed"]["distributed_type"]) == (
+        2,
+        2,
+        "DEEPSPEED",
+    )
     assert record["optimizer_steps"] == 375  # 4,000 rows / (16 × 2) = 125 steps, 3 epochs
     assert record["samples_seen"] == 12_000
     assert record["num_parameters"] == 305_154
@@ -81,7 +85,9 @@ print(json.dumps([[model.config.id2label[i] for i in model(**batch).logits.argma
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     predictions, labels = json.loads(done.stdout)
-    kept = [json.loads(line) for line in (default_run.run_dir / "predictions" / "validation.jsonl").read_text().splitlines()]
+    kept = [
+        json.loads(line) for line in (default_run.run_dir / "predictions" / "validation.jsonl").read_text().splitlines()
+    ]
     assert [line["row"] for line in kept] == list(range(500))
     assert predictions == [line["prediction"] for line in kept[:64]]
     assert labels == {"not_equivalent": 0, "equivalent": 1}
@@ -91,11 +97,19 @@ def test_the_by_hand_command_really_runs(run_cli, tmp_path: Path):
     """The one line in command.sh, pasted into a shell: the same losses as the runner's own ranks."""
     for launcher in ("deepspeed", "ddp"):
         run_dir = tmp_path / launcher
-        small = (f"launcher={launcher}", *SHORT, "dataset.max_train_rows=64", "dataset.max_validation_rows=8", "train.save_model=false")
+        small = (
+            f"launcher={launcher}",
+            *SHORT,
+            "dataset.max_train_rows=64",
+            "dataset.max_validation_rows=8",
+            "train.save_model=false",
+        )
         result = run_cli(*small, run_dir=run_dir)
         assert result.returncode == 0, result.text
         line = (run_dir / "command.sh").read_text().strip()
-        done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=180, env=cli_environment(), cwd=ROOT)
+        done = subprocess.run(
+            line, shell=True, capture_output=True, text=True, timeout=180, env=cli_environment(), cwd=ROOT
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         by_hand = [json.loads(text) for text in (run_dir / "by_hand_1" / "metrics.jsonl").read_text().splitlines()]
         assert [step["loss"] for step in by_hand] == pytest.approx([step["loss"] for step in result.steps], rel=1e-6)
@@ -115,7 +129,9 @@ def test_the_by_hand_command_really_runs(run_cli, tmp_path: Path):
 )
 def test_labels_and_headers_of_every_kind(train, names, real_run, tmp_path: Path):
     """F03, F04, F26: one label map from the training split, in the record and in the saved configuration."""
-    validation = {"cls_strlabels.csv": "cls_strlabels.csv", "cls_labels12.csv": "cls_labels12.csv"}.get(train, "cls_eval7.csv")
+    validation = {"cls_strlabels.csv": "cls_strlabels.csv", "cls_labels12.csv": "cls_labels12.csv"}.get(
+        train, "cls_eval7.csv"
+    )
     result = real_run(*files(train, validation), *SHORT, run_dir=tmp_path / "run")
     assert result.returncode == 0, result.text
     assert result.record["config"]["dataset"]["label_names"] == names
@@ -127,15 +143,31 @@ def test_labels_and_headers_of_every_kind(train, names, real_run, tmp_path: Path
 @needs_shared(CASES)
 def test_columns_are_mapped(real_run, tmp_path: Path):
     mapped = ("dataset.columns.sentence1=text_a", "dataset.columns.sentence2=text_b", "dataset.columns.label=gold")
-    result = real_run(*files("cls_othercols.csv", "cls_othercols.csv"), *mapped, *SHORT, "train.save_model=false", run_dir=tmp_path / "run")
+    result = real_run(
+        *files("cls_othercols.csv", "cls_othercols.csv"),
+        *mapped,
+        *SHORT,
+        "train.save_model=false",
+        run_dir=tmp_path / "run",
+    )
     assert result.returncode == 0, result.text
-    assert result.record["config"]["dataset"]["columns"] == {"sentence1": "text_a", "sentence2": "text_b", "label": "gold"}
+    assert result.record["config"]["dataset"]["columns"] == {
+        "sentence1": "text_a",
+        "sentence2": "text_b",
+        "label": "gold",
+    }
 
 
 @needs_shared(CASES)
 def test_hidden_labels_are_predicted_not_scored(real_run, tmp_path: Path):
     """F04: a split whose labels are all -1."""
-    result = real_run(*files("cls_train.csv"), f"dataset.test={DATA}/cls_test_hidden.csv", *SHORT, "train.save_model=false", run_dir=tmp_path / "run")
+    result = real_run(
+        *files("cls_train.csv"),
+        f"dataset.test={DATA}/cls_test_hidden.csv",
+        *SHORT,
+        "train.save_model=false",
+        run_dir=tmp_path / "run",
+    )
     assert result.returncode == 0, result.text
     assert result.record["test"] == {"metrics": {}, "rows": 7, "scored": 0}
     assert len((tmp_path / "run" / "predictions" / "test.jsonl").read_text().splitlines()) == 7
@@ -146,7 +178,15 @@ def test_hidden_labels_are_predicted_not_scored(real_run, tmp_path: Path):
 def test_a_head_with_other_labels_is_replaced_and_named(real_run, tmp_path: Path):
     """F11: MNLI's 3 labels become the task's 2; only the head is new, and the run says so."""
     model = f"model.path={CASES}/models/tiny-deberta-3labels"
-    result = real_run(*files("cls_train.csv"), model, "model.init=pretrained", "model.tokenizer=null", "task.max_length=64", *SHORT, run_dir=tmp_path / "run")
+    result = real_run(
+        *files("cls_train.csv"),
+        model,
+        "model.init=pretrained",
+        "model.tokenizer=null",
+        "task.max_length=64",
+        *SHORT,
+        run_dir=tmp_path / "run",
+    )
     assert result.returncode == 0, result.text
     assert any("classifier.weight" in note and "everything else was loaded" in note for note in result.record["notes"])
     saved = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
@@ -157,9 +197,20 @@ def test_a_head_with_other_labels_is_replaced_and_named(real_run, tmp_path: Path
 @pytest.mark.parametrize("launcher", ["ddp", "deepspeed"])
 def test_two_ranks_share_the_rows(launcher, real_run, tmp_path: Path):
     """F20: world size 2, 16 of the 32 rows on each rank: an epoch of 2 × 8 rows has 2 steps."""
-    result = real_run(*files("cls_train.csv"), f"launcher={launcher}", "train.epochs=1", "train.micro_batch_size=8", "train.save_model=false", run_dir=tmp_path / "run")
+    result = real_run(
+        *files("cls_train.csv"),
+        f"launcher={launcher}",
+        "train.epochs=1",
+        "train.micro_batch_size=8",
+        "train.save_model=false",
+        run_dir=tmp_path / "run",
+    )
     assert result.returncode == 0, result.text
-    assert (result.record["observed"]["world_size"], result.record["optimizer_steps"], result.record["samples_seen"]) == (2, 2, 32)
+    assert (
+        result.record["observed"]["world_size"],
+        result.record["optimizer_steps"],
+        result.record["samples_seen"],
+    ) == (2, 2, 32)
     assert sorted(path.name for path in (tmp_path / "run" / "logs").glob("rank_*.log")) == ["rank_0.log", "rank_1.log"]
 
 
@@ -189,13 +240,27 @@ def test_evaluation_is_the_same_for_any_number_of_ranks(real_run, tmp_path: Path
 @needs_shared(CASES)
 def test_zero_3_saves_whole_weights(real_run, tmp_path: Path):
     """F33: with every tensor partitioned, the export has the model's shapes and scores the same in a fresh run."""
-    result = real_run(*files("cls_train.csv"), "zero_stage=3", "zero.stage3_param_persistence_threshold=0", *SHORT, run_dir=tmp_path / "run")
+    result = real_run(
+        *files("cls_train.csv"),
+        "zero_stage=3",
+        "zero.stage3_param_persistence_threshold=0",
+        *SHORT,
+        run_dir=tmp_path / "run",
+    )
     assert result.returncode == 0, result.text
     again = real_run(
-        *files("cls_train.csv"), "mode=evaluate", "launcher=ddp", f"model.path={tmp_path}/run/model", "model.init=pretrained", "model.tokenizer=null", run_dir=tmp_path / "again"
+        *files("cls_train.csv"),
+        "mode=evaluate",
+        "launcher=ddp",
+        f"model.path={tmp_path}/run/model",
+        "model.init=pretrained",
+        "model.tokenizer=null",
+        run_dir=tmp_path / "again",
     )
     assert again.returncode == 0, again.text
-    assert (tmp_path / "again/predictions/validation.jsonl").read_text() == (tmp_path / "run/predictions/validation.jsonl").read_text()
+    assert (tmp_path / "again/predictions/validation.jsonl").read_text() == (
+        tmp_path / "run/predictions/validation.jsonl"
+    ).read_text()
 
 
 FAULTY = """
@@ -215,7 +280,14 @@ def test_the_failing_ranks_own_error_comes_last(tmp_path: Path, run_cli):
     """F23: only rank 1 fails; the end of the terminal names it, its one line and its log, no launcher traceback."""
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "faulty.py").write_text(FAULTY)
-    result = run_cli(*SHORT, "recipe.file=faulty.py", "dataset.max_train_rows=64", "dataset.max_validation_rows=8", "train.save_model=false", cwd=tmp_path)
+    result = run_cli(
+        *SHORT,
+        "recipe.file=faulty.py",
+        "dataset.max_train_rows=64",
+        "dataset.max_validation_rows=8",
+        "train.save_model=false",
+        cwd=tmp_path,
+    )
     assert result.returncode == 1
     last = result.stdout.splitlines()[-15:]
     assert any("failed: rank 1: ValueError: the second shard has a bad row: sentence 17" in line for line in last)
@@ -231,7 +303,9 @@ def test_text_with_any_characters_reaches_the_record(real_run, tmp_path: Path):
     """F26: blanks, commas, equals signs, brackets and letters of any script, unchanged."""
     note = "李明 a,b = (c) [d] 100% ü"
     folder = tmp_path / "a b, (c)=d ü"
-    result = real_run(f'note="{note}"', *SHORT, "dataset.max_train_rows=64", "dataset.max_validation_rows=8", run_dir=folder)
+    result = real_run(
+        f'note="{note}"', *SHORT, "dataset.max_train_rows=64", "dataset.max_validation_rows=8", run_dir=folder
+    )
     assert result.returncode == 0, result.text
     assert result.record["note"] == note
     assert (folder / "model" / "model.safetensors").stat().st_size > 100_000

@@ -17,7 +17,14 @@ from runner.memory import Architecture, Buckets, Workload, estimate
 
 TINY = {"model_type": "gpt2", "n_embd": 48, "n_layer": 3, "n_head": 4, "vocab_size": 501, "n_positions": 32}
 # 12 layers of width 768: 85 M; embeddings of 19,500 + 64 words: 15 M.
-HUNDRED_MILLION = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 19_500, "n_positions": 64}
+HUNDRED_MILLION = {
+    "model_type": "gpt2",
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+    "vocab_size": 19_500,
+    "n_positions": 64,
+}
 METHODS = ("ddp", "zero0", "zero1", "zero2", "zero3")
 ZERO = {
     "reduce_bucket_size": 20_000_000,
@@ -66,9 +73,13 @@ def live_bytes(facts: dict[str, Any], precision: str, folder: Path) -> list[dict
 
 
 @pytest.fixture(
-    scope="module", params=[(TINY, "fp32"), (TINY, "bf16"), pytest.param((HUNDRED_MILLION, "fp32"), marks=pytest.mark.soak)], ids=["tiny-fp32", "tiny-bf16", "100M-fp32"]
+    scope="module",
+    params=[(TINY, "fp32"), (TINY, "bf16"), pytest.param((HUNDRED_MILLION, "fp32"), marks=pytest.mark.soak)],
+    ids=["tiny-fp32", "tiny-bf16", "100M-fp32"],
 )
-def measured(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, list[dict[str, dict[str, int]]]]:
+def measured(
+    request: Any, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], str, list[dict[str, dict[str, int]]]]:
     facts, precision = request.param
     return facts, precision, live_bytes(facts, precision, tmp_path_factory.mktemp("ranks"))
 
@@ -78,7 +89,14 @@ def workload(facts: dict[str, Any], method: str, precision: Any = "fp32") -> Wor
     launcher, stage = ("ddp", 0) if method == "ddp" else ("deepspeed", int(method[-1]))
     buckets = Buckets(**ZERO)
     return Workload(
-        Architecture.of("causal_lm", facts), micro_batch_size=2, source_length=16, precision=precision, device="cpu", launcher=launcher, zero_stage=stage, buckets=buckets
+        Architecture.of("causal_lm", facts),
+        micro_batch_size=2,
+        source_length=16,
+        precision=precision,
+        device="cpu",
+        launcher=launcher,
+        zero_stage=stage,
+        buckets=buckets,
     )
 
 
@@ -87,9 +105,13 @@ def workload(facts: dict[str, Any], method: str, precision: Any = "fp32") -> Wor
 def test_states_within_two_percent(measured: Any, method: str, rank: int) -> None:
     facts, precision, live = measured
     found = estimate(workload(facts, method, precision), rank)
-    predicted = {name: found.largest_of(name) for name in ("parameters", "gradients", "optimizer_states", "master_weights")}
+    predicted = {
+        name: found.largest_of(name) for name in ("parameters", "gradients", "optimizer_states", "master_weights")
+    }
     assert min(live[rank][method][name] for name in ("parameters", "gradients", "optimizer_states")) > 0
-    assert (live[rank][method]["master_weights"] > 0) == (method in ("zero1", "zero2", "zero3") or (precision, method) == ("bf16", "zero0"))
+    assert (live[rank][method]["master_weights"] > 0) == (
+        method in ("zero1", "zero2", "zero3") or (precision, method) == ("bf16", "zero0")
+    )
     for name, size in live[rank][method].items():
         assert predicted[name] == pytest.approx(size, rel=0.02), (method, name)
 
@@ -106,7 +128,13 @@ def test_activations_within_five_percent_of_a_real_forward(facts: dict[str, Any]
 
     import runner.memory.activations as counting
 
-    wanted = Workload(Architecture.of("causal_lm", facts), micro_batch_size=5, source_length=24, device="cpu", gradient_checkpointing=checkpointing)
+    wanted = Workload(
+        Architecture.of("causal_lm", facts),
+        micro_batch_size=5,
+        source_length=24,
+        device="cpu",
+        gradient_checkpointing=checkpointing,
+    )
     model = build(facts)
     saved = counting.SavedTensors(counting._resident(model), facts["vocab_size"])
     batch = counting.batch_tensors(wanted.architecture, 5, 24, 0, device="cpu")

@@ -29,7 +29,13 @@ assert type(torch.compile(torch.nn.Linear(1, 1))).__name__ == "OptimizedModule",
 
 
 def test_what_was_left_out_is_there_when_it_is_used() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, env=cli_environment(DS_ACCELERATOR="cpu", HF_HUB_OFFLINE="1"))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=cli_environment(DS_ACCELERATOR="cpu", HF_HUB_OFFLINE="1"),
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -48,5 +54,11 @@ assert not {name.partition(".")[0] for name in set(sys.modules) - before} & {"ev
 
 def test_what_a_score_needs_is_there_before_it_is_asked_for() -> None:
     """Rank 0 does this after its first step, so that no evaluation's time has an import in it."""
-    done = subprocess.run([sys.executable, "-c", METRICS], capture_output=True, text=True, timeout=120, env=cli_environment(HF_HUB_OFFLINE="1"))
+    done = subprocess.run(
+        [sys.executable, "-c", METRICS],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=cli_environment(HF_HUB_OFFLINE="1"),
+    )
     assert done.returncode == 0, done.stderr

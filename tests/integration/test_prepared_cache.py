@@ -12,7 +12,10 @@ from runner.train.assets import build_tokenizer
 
 def test_a_tokenizer_that_was_used_finds_what_a_fresh_one_wrote(tmp_path: Path) -> None:
     """A fast tokenizer remembers the truncation of its last call; it must not enter the name of the features."""
-    checked = check(compose_run([f"cache_dir={tmp_path}", "dataset.max_train_rows=20", f"hydra.run.dir={tmp_path}/run"]), starting=False)
+    checked = check(
+        compose_run([f"cache_dir={tmp_path}", "dataset.max_train_rows=20", f"hydra.run.dir={tmp_path}/run"]),
+        starting=False,
+    )
     recipe, used, fresh = checked.recipe, build_tokenizer(checked.config), build_tokenizer(checked.config)
     assert cached_split(recipe, used, "train") is None
     written = {split: prepare_split(recipe, used, split) for split in ("train", "validation")}

@@ -47,7 +47,14 @@ def free_port() -> int:
 def test_different_parameters_are_noticed_on_both_ranks(tmp_path: Path):
     script = tmp_path / "two_ranks.py"
     script.write_text(DIFFERENT_PARAMETERS)
-    done = subprocess.run([sys.executable, str(script), str(free_port())], capture_output=True, text=True, timeout=120, env=cli_environment(OMP_NUM_THREADS="1"), cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, str(script), str(free_port())],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=cli_environment(OMP_NUM_THREADS="1"),
+        cwd=ROOT,
+    )
     assert done.returncode == 0, done.stderr
     assert sorted(line.split()[1] for line in done.stdout.splitlines() if line.startswith("CAUGHT")) == ["0", "1"]
 
@@ -56,7 +63,14 @@ def test_a_rank_alone_is_refused(tmp_path: Path, run_cli):
     """Two ranks asked for, one started: the naive mistake behind silently separate models."""
     rendered = run_cli("render", "launcher=ddp", run_dir=tmp_path / "run")
     assert rendered.returncode == 0, rendered.text
-    done = subprocess.run([sys.executable, "-m", "runner.train.worker", str(tmp_path / "run")], capture_output=True, text=True, timeout=120, env=cli_environment(), cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-m", "runner.train.worker", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=cli_environment(),
+        cwd=ROOT,
+    )
     assert done.returncode == 1
     assert "asked for 2 ranks, accelerate sees 1, torch sees 1" in done.stderr
 
@@ -68,7 +82,13 @@ def test_foreign_environment_and_default_config_change_nothing(tmp_path: Path, r
     (home / "accelerate" / "default_config.yaml").write_text(
         "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: fp16\nnum_processes: 5\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\n"
     )
-    foreign = {"HF_HOME": str(home), "ACCELERATE_MIXED_PRECISION": "fp16", "ACCELERATE_USE_FSDP": "true", "RANK": "7", "MASTER_PORT": "1"}
+    foreign = {
+        "HF_HOME": str(home),
+        "ACCELERATE_MIXED_PRECISION": "fp16",
+        "ACCELERATE_USE_FSDP": "true",
+        "RANK": "7",
+        "MASTER_PORT": "1",
+    }
     done = run_cli(
         "launcher=ddp",
         "launcher.num_processes=1",
@@ -82,5 +102,9 @@ def test_foreign_environment_and_default_config_change_nothing(tmp_path: Path, r
     assert done.returncode == 0, done.text
     assert f"ignored: {home}/accelerate/default_config.yaml" in done.text
     observed = done.record["observed"]
-    assert (observed["world_size"], observed["parameter_dtype"], observed["activation_dtype"]) == (1, "float32", "float32")
+    assert (observed["world_size"], observed["parameter_dtype"], observed["activation_dtype"]) == (
+        1,
+        "float32",
+        "float32",
+    )
     assert json.dumps(done.record).count("FSDP") == 0

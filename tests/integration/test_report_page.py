@@ -21,7 +21,7 @@ from report_records import METHODS, points, record, repeat, write_run  # noqa: E
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 
-from runner.verbs.report import main  # noqa: E402
+from runner.cli.report import main  # noqa: E402
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
@@ -53,10 +53,22 @@ def _records(folder: Path) -> None:
     """Three methods with repeats, each at its largest, a failure, a record that is cut off, hostile names."""
     for number, method in enumerate(METHODS):
         for index in range(2):
-            write_run(folder / f"m{number}-{index}", repeat(method, index, 10 + 3 * number + 0.1 * index), points(40, floor=0.3 + number / 20))
-        largest = record(method, micro=16 * (number + 1), fit={"largest_micro_batch": 16 * (number + 1)}, note=HOSTILE, run_id=HOSTILE)
+            write_run(
+                folder / f"m{number}-{index}",
+                repeat(method, index, 10 + 3 * number + 0.1 * index),
+                points(40, floor=0.3 + number / 20),
+            )
+        largest = record(
+            method,
+            micro=16 * (number + 1),
+            fit={"largest_micro_batch": 16 * (number + 1)},
+            note=HOSTILE,
+            run_id=HOSTILE,
+        )
         write_run(folder / f"big{number}", largest, points(20))
-    write_run(folder / "lr", {**record("DDP", config={"optimizer": {"lr": 1e-3}}), "method": f"DDP {HOSTILE}"}, points(40))
+    write_run(
+        folder / "lr", {**record("DDP", config={"optimizer": {"lr": 1e-3}}), "method": f"DDP {HOSTILE}"}, points(40)
+    )
     write_run(folder / "oom", record("DDP", micro=99, status="failed", reason=f"CUDA out of memory {'x' * 90}"))
     write_run(folder / "cut", {})
 
@@ -88,8 +100,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def _open(browser: Any, page: str, width: int, scheme: str) -> None:
     """Load the page afresh at this width (CSS pixels) and colour scheme, with empty logs."""
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500})
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    )
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500},
+    )
     browser.get("about:blank")
     browser.get_log("browser")
     browser.get_log("performance")
@@ -99,7 +116,9 @@ def _open(browser: Any, page: str, width: int, scheme: str) -> None:
 def _requests(browser: Any) -> list[str]:
     """Addresses the page asked for since it was opened, `data:` and `blob:` (which stay inside) left out."""
     messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
-    asked = [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
+    asked = [
+        message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"
+    ]
     return [address for address in asked if not address.startswith(("data:", "blob:"))]
 
 
@@ -165,8 +184,12 @@ def test_plots_follow_the_colour_scheme_while_the_page_is_open(browser: Any, pag
     _open(browser, page, 1280, "light")
     read = "return getComputedStyle(document.querySelector('.xtick text')).fill + getComputedStyle(document.querySelector('path.js-line')).stroke"
     light = browser.execute_script(read)
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]})
-    dark = browser.execute_async_script(f"const done = arguments[0]; requestAnimationFrame(() => setTimeout(() => done((() => {{ {read} }})()), 300))")
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    )
+    dark = browser.execute_async_script(
+        f"const done = arguments[0]; requestAnimationFrame(() => setTimeout(() => done((() => {{ {read} }})()), 300))"
+    )
     assert light != dark
     assert browser.get_log("browser") == []
 
@@ -181,8 +204,12 @@ def test_curves_are_switched_with_the_keyboard(browser: Any, page: str) -> None:
             break
         browser.switch_to.active_element.send_keys(Keys.TAB)
     browser.switch_to.active_element.send_keys(Keys.SPACE)
-    shown = "return [...document.querySelectorAll('[data-plot]')].map(plot => plot.querySelectorAll('path.js-line').length)"
+    shown = (
+        "return [...document.querySelectorAll('[data-plot]')].map(plot => plot.querySelectorAll('path.js-line').length)"
+    )
     assert browser.execute_script(shown) == [6, 6, 6]
     browser.find_element(By.CSS_SELECTOR, "[data-log]").send_keys(Keys.SPACE)
-    kinds = browser.execute_script("return [...document.querySelectorAll('[data-plot]')].map(plot => plot.layout.yaxis.type)")
+    kinds = browser.execute_script(
+        "return [...document.querySelectorAll('[data-plot]')].map(plot => plot.layout.yaxis.type)"
+    )
     assert kinds == ["log", "log", "linear"]

@@ -50,7 +50,9 @@ def text(real_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 
 def test_replies_are_learned(dialogues: Result, real_run: Any, tmp_path: Path) -> None:
-    untrained = real_run(*DIALOGUES, "launcher=ddp", "mode=evaluate", "dataset.max_validation_rows=60", run_dir=tmp_path / "run")
+    untrained = real_run(
+        *DIALOGUES, "launcher=ddp", "mode=evaluate", "dataset.max_validation_rows=60", run_dir=tmp_path / "run"
+    )
     assert untrained.record["metrics"]["bleu"] < 1
     assert dialogues.record["metrics"]["bleu"] >= 30
     assert dialogues.record["best"]["metric"] == "bleu"
@@ -58,13 +60,26 @@ def test_replies_are_learned(dialogues: Result, real_run: Any, tmp_path: Path) -
 
 def test_bleu_is_what_sacrebleu_says_of_the_kept_predictions(dialogues: Result, tmp_path: Path) -> None:
     rows = predictions(dialogues)
-    samples = [json.loads(line) for line in (Path(__file__).parents[2] / "runner/samples/dialogues/validation.jsonl").read_text().splitlines()]
+    samples = [
+        json.loads(line)
+        for line in (Path(__file__).parents[2] / "runner/samples/dialogues/validation.jsonl").read_text().splitlines()
+    ]
     assert [row["row"] for row in rows] == list(range(200))
     assert [row["reference"] for row in rows] == [sample["labels"] for sample in samples]
     assert [row["text"] for row in rows] == ["chatbot: " + sample["texts"] for sample in samples]
     for name in ("prediction", "reference"):
         (tmp_path / name).write_text("".join(row[name] + "\n" for row in rows))
-    typed = [sys.executable, "-m", "sacrebleu", str(tmp_path / "reference"), "-i", str(tmp_path / "prediction"), "-b", "-w", "8"]
+    typed = [
+        sys.executable,
+        "-m",
+        "sacrebleu",
+        str(tmp_path / "reference"),
+        "-i",
+        str(tmp_path / "prediction"),
+        "-b",
+        "-w",
+        "8",
+    ]
     said = subprocess.run(typed, capture_output=True, text=True, timeout=60, check=True)
     assert float(said.stdout) == pytest.approx(dialogues.record["metrics"]["bleu"], abs=1e-7)
 
@@ -72,7 +87,12 @@ def test_bleu_is_what_sacrebleu_says_of_the_kept_predictions(dialogues: Result, 
 def test_replies_do_not_depend_on_ranks_or_partitioning(dialogues: Result, real_run: Any, tmp_path: Path) -> None:
     """41 rows in batches of 7: the last batch is short, and some rank has nothing in the last round."""
     few = (*DIALOGUES, *weights(dialogues), "dataset.max_validation_rows=41", "train.eval_micro_batch_size=7")
-    runs = {"1": ("launcher=ddp", "launcher.num_processes=1"), "2": ("launcher=ddp",), "3": ("launcher=ddp", "launcher.num_processes=3"), "2 sharded": SHARDED}
+    runs = {
+        "1": ("launcher=ddp", "launcher.num_processes=1"),
+        "2": ("launcher=ddp",),
+        "3": ("launcher=ddp", "launcher.num_processes=3"),
+        "2 sharded": SHARDED,
+    }
     found = {name: real_run(*few, *how, run_dir=tmp_path / name) for name, how in runs.items()}
     assert [result.returncode for result in found.values()] == [0] * 4, [result.stderr for result in found.values()]
     kept = {name: predictions(result) for name, result in found.items()}
@@ -92,27 +112,36 @@ def test_text_is_learned(text: Result, real_run: Any, tmp_path: Path) -> None:
 
 def test_perplexity_does_not_depend_on_ranks(text: Result, real_run: Any, tmp_path: Path) -> None:
     """67 blocks in batches of 16: 4 batches and 3 rows over."""
-    found = [real_run(*TEXT, *weights(text), *how, run_dir=tmp_path / str(index)) for index, how in enumerate((("launcher=ddp", "launcher.num_processes=1"), SHARDED))]
+    found = [
+        real_run(*TEXT, *weights(text), *how, run_dir=tmp_path / str(index))
+        for index, how in enumerate((("launcher=ddp", "launcher.num_processes=1"), SHARDED))
+    ]
     one, two = (result.record for result in found)
     assert one["evaluations"]["validation"]["rows"] == two["evaluations"]["validation"]["rows"] == 67
     assert two["metrics"]["perplexity"] == pytest.approx(one["metrics"]["perplexity"], rel=1e-4)
     assert one["metrics"]["perplexity"] == pytest.approx(text.record["metrics"]["perplexity"], rel=1e-4)
     rows = predictions(found[1])
-    assert sum(row["prediction"]["loss"] * row["prediction"]["tokens"] for row in rows) / (67 * 127) == pytest.approx(two["metrics"]["loss"])
+    assert sum(row["prediction"]["loss"] * row["prediction"]["tokens"] for row in rows) / (67 * 127) == pytest.approx(
+        two["metrics"]["loss"]
+    )
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("recipe", ["dialogues", "text"])
 def test_full_runs_for_every_method(recipe: str, method: str, real_run: Any, tmp_path: Path) -> None:
-    result = real_run(*(DIALOGUES if recipe == "dialogues" else TEXT), *METHODS[method], *SCRATCH, run_dir=tmp_path / "run")
+    result = real_run(
+        *(DIALOGUES if recipe == "dialogues" else TEXT), *METHODS[method], *SCRATCH, run_dir=tmp_path / "run"
+    )
     metrics = result.record["metrics"]
     assert metrics["bleu"] >= 30 if recipe == "dialogues" else metrics["perplexity"] < 256
     assert result.record["wall_seconds"] < 120
 
 
 SEQ2SEQ_SIZES = "d_model=32 encoder_layers=1 decoder_layers=1 encoder_attention_heads=2 decoder_attention_heads=2 encoder_ffn_dim=64 decoder_ffn_dim=64 vocab_size=215"
-DECODER_SIZES = "hidden_size=64 intermediate_size=96 num_hidden_layers=2 num_attention_heads=4 num_key_value_heads=2 vocab_size=512"
+DECODER_SIZES = (
+    "hidden_size=64 intermediate_size=96 num_hidden_layers=2 num_attention_heads=4 num_key_value_heads=2 vocab_size=512"
+)
 FAMILIES = {
     "t5_small": "d_model=32 d_kv=16 d_ff=64 num_layers=2 num_heads=2 vocab_size=215",
     "bart_base": SEQ2SEQ_SIZES,
@@ -130,9 +159,21 @@ def test_every_architecture_trains_and_generates_partitioned(model: str, real_ru
     replies = "d_model" in FAMILIES[model]
     kind = ("recipe=gpt2_wikitext", "dataset=stories_sample")
     if replies:
-        kind = ("recipe=blenderbot_mudoconv", "dataset=dialogue_sample", "task.num_beams=2", "task.min_length=0", "task.max_length=12")
+        kind = (
+            "recipe=blenderbot_mudoconv",
+            "dataset=dialogue_sample",
+            "task.num_beams=2",
+            "task.min_length=0",
+            "task.max_length=12",
+        )
     sizes = [f"model.config.{item}" for item in FAMILIES[model].split()]
-    few = ("dataset.max_train_rows=200", "dataset.max_validation_rows=60", "train.micro_batch_size=4", "train.eval_micro_batch_size=8", "train.max_steps=4")
+    few = (
+        "dataset.max_train_rows=200",
+        "dataset.max_validation_rows=60",
+        "train.micro_batch_size=4",
+        "train.eval_micro_batch_size=8",
+        "train.max_steps=4",
+    )
     tokenizer = "blenderbot_tiny" if replies else "gpt2_tiny"
     made = (f"model={model}", "model.init=random", f"model.tokenizer=bundled:{tokenizer}", *sizes)
     result = real_run(*kind, *made, *few, *SHARDED, run_dir=tmp_path / "run")
@@ -142,13 +183,18 @@ def test_every_architecture_trains_and_generates_partitioned(model: str, real_ru
 
 
 @needs_shared(SHARED / "data/mudoconv_sample")
-@pytest.mark.parametrize(("ranks", "train"), [(3, False), pytest.param(1, False, marks=pytest.mark.soak), pytest.param(2, True, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("ranks", "train"),
+    [(3, False), pytest.param(1, False, marks=pytest.mark.soak), pytest.param(2, True, marks=pytest.mark.soak)],
+)
 def test_689_rows_in_order_none_twice(ranks: int, train: bool, real_run: Any, tmp_path: Path) -> None:
     data = SHARED / "data/mudoconv_sample"
     files = ("dataset=files", f"dataset.train={data}/train.jsonl", f"dataset.validation={data}/validation.jsonl")
     fast = ("task.num_beams=1", "task.max_length=12", "task.max_source_length=128", *SCRATCH)
     how = ("train.epochs=1",) if train else ("mode=evaluate",)
-    result = real_run(*DIALOGUES, *files, *fast, *how, "launcher=ddp", f"launcher.num_processes={ranks}", run_dir=tmp_path / "run")
+    result = real_run(
+        *DIALOGUES, *files, *fast, *how, "launcher=ddp", f"launcher.num_processes={ranks}", run_dir=tmp_path / "run"
+    )
     assert result.returncode == 0, result.stderr
     rows = predictions(result)
     references = [json.loads(line)["labels"] for line in (data / "validation.jsonl").read_text().splitlines()]
@@ -168,14 +214,18 @@ def tiny(*overrides: str) -> tuple[Any, Any, Any]:
 
 def test_loss_uses_the_models_own_shift_and_no_padding() -> None:
     recipe, tokenizer, model = tiny()
-    made = recipe.features({"texts": ["Hi! I like red", "Do you like soup?"], "labels": ["I like red best", "Yes"]}, tokenizer)
+    made = recipe.features(
+        {"texts": ["Hi! I like red", "Do you like soup?"], "labels": ["I like red best", "Yes"]}, tokenizer
+    )
     batch = recipe.collate([{name: values[index] for name, values in made.items()} for index in range(2)], tokenizer)
     assert batch["labels"].tolist()[1][-3:] == [-100] * 3
     assert batch["attention_mask"].sum(dim=1).tolist() == [len(ids) for ids in made["input_ids"]]
     start = model.config.decoder_start_token_id
     shifted = torch.tensor([[start, *row[:-1]] for row in batch["labels"].tolist()])
     shifted[shifted == -100] = tokenizer.pad_token_id
-    logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], decoder_input_ids=shifted).logits
+    logits = model(
+        input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], decoder_input_ids=shifted
+    ).logits
     kept = batch["labels"] != -100
     expected = torch.nn.functional.cross_entropy(logits[kept], batch["labels"][kept])
     assert recipe.loss(model, batch).item() == pytest.approx(expected.item(), rel=1e-5)
@@ -204,7 +254,13 @@ BLENDERBOT = (
 @needs_shared(CASES)
 def test_partitioned_generation_ends_with_five_rows_on_two_ranks(real_run: Any, tmp_path: Path) -> None:
     """F51: rows do not divide by ranks, and ranks finish at different lengths."""
-    result = real_run(*BLENDERBOT, *SHARDED, f"dataset.validation={CASES}/data/dlg_eval5.jsonl", "train.eval_micro_batch_size=2", run_dir=tmp_path / "run")
+    result = real_run(
+        *BLENDERBOT,
+        *SHARDED,
+        f"dataset.validation={CASES}/data/dlg_eval5.jsonl",
+        "train.eval_micro_batch_size=2",
+        run_dir=tmp_path / "run",
+    )
     assert result.returncode == 0, result.stderr
     assert [row["row"] for row in predictions(result)] == [0, 1, 2, 3, 4]
 
@@ -212,12 +268,18 @@ def test_partitioned_generation_ends_with_five_rows_on_two_ranks(real_run: Any, 
 @needs_shared(CASES)
 def test_long_dialogues_and_targets_are_cut_at_the_right_end(real_run: Any, tmp_path: Path) -> None:
     """F28 and F12: 61 turns, of which only the last matters, in 64 positions; a target of 1,600 tokens."""
-    files = (f"dataset.train=[{CASES}/data/dlg_long.jsonl,{CASES}/data/dlg_long_target.jsonl]", f"dataset.validation={CASES}/data/dlg_long.jsonl")
+    files = (
+        f"dataset.train=[{CASES}/data/dlg_long.jsonl,{CASES}/data/dlg_long_target.jsonl]",
+        f"dataset.validation={CASES}/data/dlg_long.jsonl",
+    )
     result = real_run(*BLENDERBOT, "launcher=ddp", *files, "task.max_source_length=64", run_dir=tmp_path / "run")
     assert result.returncode == 0, result.stderr
     assert predictions(result)[0]["text"] == "chatbot: LASTQUESTION which colour is the zeppelin?"
     notes = result.record["notes"]
-    assert any(note.startswith("train: 1 of 2 dialogues were longer than 64 tokens") and "59.00 turns dropped" in note for note in notes)
+    assert any(
+        note.startswith("train: 1 of 2 dialogues were longer than 64 tokens") and "59.00 turns dropped" in note
+        for note in notes
+    )
     assert any(note.startswith("train: 1 of 2 targets were longer than 32 tokens") for note in notes)
 
 
@@ -247,10 +309,24 @@ def test_wider_tokenizer_under_zero3(real_run: Any, tmp_path: Path) -> None:
     settings.write_text(json.dumps({**json.loads(settings.read_text()), "additional_special_tokens": ["<|new|>"]}))
     lines = CASES / "data/lm_train.txt"
     files = ("dataset=files", f"dataset.train={lines}", f"dataset.validation={lines}")
-    common = (*TEXT, f"model.path={folder}", "model.tokenizer=null", "task.block_size=32", *files, "train.max_steps=1", *SCRATCH)
-    sharded, whole = (real_run(*common, *how, run_dir=tmp_path / name) for name, how in {"zero3": SHARDED, "ddp": ("launcher=ddp",)}.items())
+    common = (
+        *TEXT,
+        f"model.path={folder}",
+        "model.tokenizer=null",
+        "task.block_size=32",
+        *files,
+        "train.max_steps=1",
+        *SCRATCH,
+    )
+    sharded, whole = (
+        real_run(*common, *how, run_dir=tmp_path / name)
+        for name, how in {"zero3": SHARDED, "ddp": ("launcher=ddp",)}.items()
+    )
     assert sharded.returncode == 0, sharded.stderr
-    assert any("the tokenizer has 401 tokens, the model 400: the embeddings were enlarged" in note for note in sharded.record["notes"])
+    assert any(
+        "the tokenizer has 401 tokens, the model 400: the embeddings were enlarged" in note
+        for note in sharded.record["notes"]
+    )
     assert sharded.steps[0]["loss"] == pytest.approx(whole.steps[0]["loss"], rel=1e-4)
     assert sharded.steps[0]["loss"] == pytest.approx(math.log(401), rel=0.02)
     assert sharded.record["notes"][0].startswith("train: 3,600 tokens make 112 blocks of 32")

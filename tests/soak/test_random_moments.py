@@ -48,10 +48,14 @@ def interrupted(launcher: str, case: int, kind: str, run_dir: Path) -> tuple[Sta
         return started, started.end()
     if kind == "rank":
         started.family = started.processes()
-        with contextlib.suppress(FileNotFoundError, psutil.NoSuchProcess):  # the ranks have just ended, the runner has not
+        with contextlib.suppress(
+            FileNotFoundError, psutil.NoSuchProcess
+        ):  # the ranks have just ended, the runner has not
             started.rank(chance.randrange(2)).kill()
     else:
-        started.signal(signal.SIGKILL if kind == "runner" else signal.SIGTERM, everyone=kind == "term" and chance.random() < 0.5)
+        started.signal(
+            signal.SIGKILL if kind == "runner" else signal.SIGTERM, everyone=kind == "term" and chance.random() < 0.5
+        )
     return started, started.end()
 
 
@@ -64,7 +68,9 @@ def test_at_a_random_moment(kind: str, case: int, whole: Any, real_run: Any, tmp
     struck = kind if kind == "term" else ("rank", "runner")[case % 2]
     started, ended = interrupted(launcher, case, struck, tmp_path / "run")
     assert started.gone_within(10)
-    if ended.returncode == 0 or (struck == "runner" and ended.record["status"] == "completed"):  # the record was closed, the runner not yet gone
+    if ended.returncode == 0 or (
+        struck == "runner" and ended.record["status"] == "completed"
+    ):  # the record was closed, the runner not yet gone
         assert numbers(ended) == numbers(whole(launcher))
         return
     expected = {"rank": (1,), "runner": (-9,), "term": (75,)}[struck]

@@ -6,13 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from runner.schema import RunConfig
+from runner.config.schema import RunConfig
 
 GIB = 2**30
 METHODS = {
     "DDP": {"launcher": {"name": "ddp"}},
     "ZeRO-2": {"launcher": {"name": "deepspeed"}, "zero": {"stage": 2}},
-    "ZeRO-3 + CPU offload": {"launcher": {"name": "deepspeed"}, "zero": {"stage": 3}, "offload": {"name": "cpu", "optimizer": "cpu", "params": "cpu"}},
+    "ZeRO-3 + CPU offload": {
+        "launcher": {"name": "deepspeed"},
+        "zero": {"stage": 3},
+        "offload": {"name": "cpu", "optimizer": "cpu", "params": "cpu"},
+    },
 }
 
 
@@ -20,13 +24,19 @@ def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """A deep copy of `base` with nested `changes`."""
     result = dict(base)
     for key, value in changes.items():
-        result[key] = merged(result[key], value) if isinstance(value, dict) and isinstance(result.get(key), dict) else value
+        result[key] = (
+            merged(result[key], value) if isinstance(value, dict) and isinstance(result.get(key), dict) else value
+        )
     return result
 
 
-def record(method: str = "DDP", *, micro: int = 8, seed: int = 42, train_seconds: float = 10.0, **changes: Any) -> dict[str, Any]:
+def record(
+    method: str = "DDP", *, micro: int = 8, seed: int = 42, train_seconds: float = 10.0, **changes: Any
+) -> dict[str, Any]:
     """A completed record of two ranks and two epochs of 64 rows; `changes` are merged over it."""
-    config = RunConfig.model_validate(merged(METHODS[method], {"train": {"micro_batch_size": micro, "seed": seed}})).model_dump(mode="json")
+    config = RunConfig.model_validate(
+        merged(METHODS[method], {"train": {"micro_batch_size": micro, "seed": seed}})
+    ).model_dump(mode="json")
     scores = {"f1": 0.8, "accuracy": 0.75}
     epochs = [
         {
@@ -73,6 +83,13 @@ def write_run(folder: Path, content: dict[str, Any], points: list[dict[str, Any]
 def points(steps: int = 8, peak: float = 2e-5, seconds: float = 0.5, floor: float = 0.3) -> list[dict[str, Any]]:
     """A log of a falling loss and a linear learning rate."""
     return [
-        {"step": step, "loss": floor + 0.5 / step, "learning_rate": peak * (1 - step / steps), "grad_norm": 1.0, "seconds": seconds, "elapsed_seconds": 5 + seconds * step}
+        {
+            "step": step,
+            "loss": floor + 0.5 / step,
+            "learning_rate": peak * (1 - step / steps),
+            "grad_norm": 1.0,
+            "seconds": seconds,
+            "elapsed_seconds": 5 + seconds * step,
+        }
         for step in range(1, steps + 1)
     ]

@@ -30,7 +30,9 @@ def test_similar_lengths_share_a_step():
     """64 rows of lengths 1..64 in steps of 8: sorted and cut, each step spans exactly 8 neighbouring lengths."""
     steps = epoch_order(np.arange(1, 65), seed=0, epoch=0, per_step=8, batching="similar_length")
     assert sorted(int(step.max() - step.min()) for step in steps) == [7] * 8
-    assert [int(step.max()) for step in steps] != sorted((int(step.max()) for step in steps), reverse=True)  # steps are shuffled
+    assert [int(step.max()) for step in steps] != sorted(
+        (int(step.max()) for step in steps), reverse=True
+    )  # steps are shuffled
 
 
 def test_rows_are_dealt_in_turns():

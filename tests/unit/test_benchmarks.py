@@ -23,7 +23,10 @@ def test_the_ratio_is_that_of_medians() -> None:
     assert figure.met
 
 
-@pytest.mark.parametrize(("target", "more", "met"), [(1.0, False, False), (2.0, False, True), (1.5, True, True), (2.0, True, False), (None, False, None)])
+@pytest.mark.parametrize(
+    ("target", "more", "met"),
+    [(1.0, False, False), (2.0, False, True), (1.5, True, True), (2.0, True, False), (None, False, None)],
+)
 def test_a_target_is_a_largest_or_a_smallest_value(target: float | None, more: bool, met: bool | None) -> None:
     assert Figure("x", "x", "s", [3.0], [2.0], target, more_is_better=more).met is met  # 1.5
 
@@ -55,11 +58,19 @@ def test_first_step_counts_from_the_typed_command() -> None:
 def test_commands_are_shown_without_this_machines_folders() -> None:
     import sys
 
-    assert typed([sys.executable, "-m", "runner", f"dataset.train={ROOT}/a.csv"]) == "python -m runner dataset.train=a.csv"
+    assert (
+        typed([sys.executable, "-m", "runner", f"dataset.train={ROOT}/a.csv"]) == "python -m runner dataset.train=a.csv"
+    )
 
 
 def test_a_series_as_a_table() -> None:
-    text = markdown({"what": "Start against ranks", "rows": [{"ranks": 1, "s": 2.5}, {"ranks": 1000, "s": 12345.6}], "notes": ["Slow."]})
+    text = markdown(
+        {
+            "what": "Start against ranks",
+            "rows": [{"ranks": 1, "s": 2.5}, {"ranks": 1000, "s": 12345.6}],
+            "notes": ["Slow."],
+        }
+    )
     assert "| 1 | 2.5 |" in text
     assert "| 1,000 | 12,346 |" in text
     assert text.endswith("Slow.\n")
@@ -77,7 +88,7 @@ def test_the_table_goes_between_the_markers() -> None:
 
 
 def test_the_readme_says_what_the_results_say() -> None:
-    """Mend with `python -m benchmarks.readme_table`."""
+    """Fix with `python -m benchmarks.readme_table`."""
     page = (ROOT / "README.md").read_text()
     assert markdown_table(json.loads(RESULTS.read_text())["figures"]) in page
 

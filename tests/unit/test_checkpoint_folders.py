@@ -13,9 +13,9 @@ import pytest
 from runner import render, resume, rundir, secrets
 from runner.checkpoint import compatibility, conversion, folders, retention
 from runner.checkpoint.manifest import FileFacts, Manifest, write_manifest
+from runner.config.schema import RunConfig
 from runner.errors import RequestError
-from runner.record import Record, write_atomically
-from runner.schema import RunConfig
+from runner.rundir.record import Record, write_atomically
 
 
 def checkpoint(run_dir: Path, step: int, metric: float | None = None, evaluated: bool = False) -> Path:
@@ -24,7 +24,25 @@ def checkpoint(run_dir: Path, step: int, metric: float | None = None, evaluated:
     folder.mkdir(parents=True)
     (folder / "rank_0.pt").write_bytes(b"state")
     facts = FileFacts(5, hashlib.sha256(b"state").hexdigest())
-    write_manifest(folder, Manifest(step, 0, step, evaluated, metric, 2, "ddp", None, 16, 1, "hash", "2026-01-01T00:00:00Z", {}, {"rank_0.pt": facts}))
+    write_manifest(
+        folder,
+        Manifest(
+            step,
+            0,
+            step,
+            evaluated,
+            metric,
+            2,
+            "ddp",
+            None,
+            16,
+            1,
+            "hash",
+            "2026-01-01T00:00:00Z",
+            {},
+            {"rank_0.pt": facts},
+        ),
+    )
     return folder
 
 
@@ -90,7 +108,12 @@ def test_the_global_batch_of_32_stays(ranks: int, micro: int, accumulation: int)
 
 def test_a_global_batch_that_cannot_stay_is_refused() -> None:
     assert "does not divide by 3 ranks" in compatibility.keep_global_batch(config(), config(3), frozenset())[0].why
-    assert "would be 5 × 1" in compatibility.keep_global_batch(config(), config(micro_batch_size=5), frozenset({"train.micro_batch_size"}))[0].why
+    assert (
+        "would be 5 × 1"
+        in compatibility.keep_global_batch(config(), config(micro_batch_size=5), frozenset({"train.micro_batch_size"}))[
+            0
+        ].why
+    )
 
 
 def test_the_length_may_change_under_a_constant_rate_only() -> None:
@@ -127,7 +150,13 @@ def test_secrets_are_masked_where_files_are_written(tmp_path: Path, monkeypatch:
     """`deepspeed` and 12345678 may stand anywhere; a path says nothing; the others are secrets."""
     hub = tmp_path / "token"
     hub.write_text("hub-file-token-1\n")
-    values = {"A_TOKEN": "deepspeed", "B_KEY": "12345678", "C_KEY": "/home/me/key1", "D_API_KEY": "abcd1234", "HF_TOKEN_PATH": str(hub)}
+    values = {
+        "A_TOKEN": "deepspeed",
+        "B_KEY": "12345678",
+        "C_KEY": "/home/me/key1",
+        "D_API_KEY": "abcd1234",
+        "HF_TOKEN_PATH": str(hub),
+    }
     for name, value in values.items():
         monkeypatch.setenv(name, value)
     secrets.known_secrets.cache_clear()
@@ -140,7 +169,12 @@ def test_secrets_are_masked_where_files_are_written(tmp_path: Path, monkeypatch:
 def test_a_conversion_ends_when_the_run_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open(tmp_path / "log", "w") as log:
         began = time.monotonic()
-        assert conversion._run([sys.executable, "-c", "import time; time.sleep(60)"], log, lambda: time.monotonic() > began + 0.3) is None
+        assert (
+            conversion._run(
+                [sys.executable, "-c", "import time; time.sleep(60)"], log, lambda: time.monotonic() > began + 0.3
+            )
+            is None
+        )
         assert conversion._run([sys.executable, "-c", "raise SystemExit(3)"], log, lambda: False) == 3
     checkpoint(tmp_path, 4)
     monkeypatch.setattr(conversion, "_run", lambda *_: None)
@@ -152,7 +186,11 @@ def test_a_conversion_ends_when_the_run_is_asked_to(tmp_path: Path, monkeypatch:
 def test_a_killed_attempt_lasted_until_its_last_sign_of_life(tmp_path: Path) -> None:
     """Started at 10:00, its last heartbeat at 10:30 (in an evaluation, which writes nothing else), resumed days later."""
     record = Record(tmp_path)
-    record.data = {"status": "running", "phases": {"forward": 60.0}, "attempts": [{"started_at": "2026-01-01T10:00:00.000Z", "status": "running"}]}
+    record.data = {
+        "status": "running",
+        "phases": {"forward": 60.0},
+        "attempts": [{"started_at": "2026-01-01T10:00:00.000Z", "status": "running"}],
+    }
     record.write()
     (tmp_path / "heartbeat").mkdir()
     (tmp_path / "heartbeat/rank_0.json").write_text("{}")
@@ -161,7 +199,11 @@ def test_a_killed_attempt_lasted_until_its_last_sign_of_life(tmp_path: Path) -> 
     os.utime(tmp_path / "heartbeat/rank_0.json", (late, late))
     resume._close_killed(resume.Found(tmp_path, record, RunConfig(), {}, None, [], []))
     attempt = Record.read(tmp_path).data["attempts"][0]
-    assert (attempt["status"], attempt["wall_seconds"], attempt["ended_at"]) == ("failed", 1800.0, "2026-01-01T10:30:00.000Z")
+    assert (attempt["status"], attempt["wall_seconds"], attempt["ended_at"]) == (
+        "failed",
+        1800.0,
+        "2026-01-01T10:30:00.000Z",
+    )
     assert Record.read(tmp_path).data["status"] == "failed"
 
 

@@ -79,7 +79,11 @@ def test_scan_finds_missing_keys_and_what_is_no_text(tmp_path: Path):
     scan = scan_split([write(tmp_path / "a.jsonl", ROWS)], "label", tmp_path / "cache")
     assert scan.columns == ["a", "b", "label"]
     assert scan.empty == {"a": 2, "label": 4, "late": 1}
-    assert scan.odd == {"a": {SURROGATE: 3, "an object": 4}, "b": {LIST: 2, "a list of other things than texts": 3}, "label": {LIST: 2}}
+    assert scan.odd == {
+        "a": {SURROGATE: 3, "an object": 4},
+        "b": {LIST: 2, "a list of other things than texts": 3},
+        "label": {LIST: 2},
+    }
     assert scan.labels == {"1": 1, "0": 1}
 
 
@@ -87,8 +91,13 @@ def test_scan_of_parquet_knows_dates_and_bytes(tmp_path: Path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.table({" text": [b"a", b"b"], "label": [date(2026, 1, 1), date(2026, 1, 2)]}), tmp_path / "a.parquet")
-    assert scan_split([tmp_path / "a.parquet"], "label", tmp_path / "cache").odd == {"text": {"bytes": 1}, "label": {"a date": 1}}
+    pq.write_table(
+        pa.table({" text": [b"a", b"b"], "label": [date(2026, 1, 1), date(2026, 1, 2)]}), tmp_path / "a.parquet"
+    )
+    assert scan_split([tmp_path / "a.parquet"], "label", tmp_path / "cache").odd == {
+        "text": {"bytes": 1},
+        "label": {"a date": 1},
+    }
 
 
 def test_a_row_is_named_by_its_file(tmp_path: Path):
@@ -121,7 +130,13 @@ def test_labels_are_one_map():
     assert distinct(['"01"', '"1"']) == [1, "01"]  # two names, not one number
     assert label_names([1, 2], None) == ["1", "2"]
     assert label_names([0, 1], ["no", "yes"]) == ["no", "yes"]
-    assert [names_fit(found, ["no", "yes"]) for found in ([0, 1], ["yes"], ["b", "a"], [0, 2], [-1, "no"])] == [True, True, False, False, False]
+    assert [names_fit(found, ["no", "yes"]) for found in ([0, 1], ["yes"], ["b", "a"], [0, 2], [-1, "no"])] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_ids_of_labels():

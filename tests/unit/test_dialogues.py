@@ -22,7 +22,9 @@ class Words:
 SEPARATOR = " | "
 
 
-def fit(texts: list[Any], max_length: int, prefix: str = "bot: ", context_line: bool = True) -> tuple[list[tuple[str, list[str]]], CutCounts]:
+def fit(
+    texts: list[Any], max_length: int, prefix: str = "bot: ", context_line: bool = True
+) -> tuple[list[tuple[str, list[str]]], CutCounts]:
     counts = CutCounts()
     dialogues = [Dialogue.of(text, SEPARATOR, context_line) for text in texts]
     return DialogueFitter(Words(), prefix, max_length, counts).fit(dialogues), counts
@@ -38,7 +40,13 @@ def test_what_fits_exactly_is_left_alone() -> None:
 def test_the_oldest_turn_goes_first_and_the_context_stays() -> None:
     (cut,), counts = fit(["persona | a b | c | d"], 8)
     assert cut[0] == "bot: persona | c | d"  # 7 tokens; with `a b` it would be 10
-    assert (counts.rows_cut, counts.turns_dropped, counts.contexts_dropped, counts.newest_cut, counts.tokens_cut) == (1, 1, 0, 0, 3)
+    assert (counts.rows_cut, counts.turns_dropped, counts.contexts_dropped, counts.newest_cut, counts.tokens_cut) == (
+        1,
+        1,
+        0,
+        0,
+        3,
+    )
 
 
 def test_the_context_goes_before_the_newest_turn() -> None:
@@ -80,5 +88,7 @@ def test_lists_of_turns_missing_and_single_texts() -> None:
 
 
 def test_a_prefix_without_room_is_named() -> None:
-    with pytest.raises(ValueError, match=r"task.source_prefix='a b c d ' has 4 tokens and leaves no room in task.max_source_length=5"):
+    with pytest.raises(
+        ValueError, match=r"task.source_prefix='a b c d ' has 4 tokens and leaves no room in task.max_source_length=5"
+    ):
         fit(["one two three"], 5, prefix="a b c d ")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.launch.outcome import first_failure
-from runner.launch.rank import ended_marker, is_out_of_memory
+from runner.launch.rank_process import ended_marker, is_out_of_memory
+from runner.rundir.failure import first_failure
 
 RESET = "[pair.cc:537] Read error [127.0.0.1]:10653: Connection reset by peer."
 
@@ -17,7 +17,9 @@ def leave(run_dir: Path, errors: dict[int, tuple[float, str]], beats: dict[int, 
     for folder in ("errors", "heartbeat"):
         (run_dir / folder).mkdir()
     for rank, (time, message) in errors.items():
-        (run_dir / "errors" / f"rank_{rank}.json").write_text(json.dumps({"rank": rank, "time": time, "type": "RuntimeError", "message": message, "out_of_memory": False}))
+        (run_dir / "errors" / f"rank_{rank}.json").write_text(
+            json.dumps({"rank": rank, "time": time, "type": "RuntimeError", "message": message, "out_of_memory": False})
+        )
     for rank, monotonic in beats.items():
         (run_dir / "heartbeat" / f"rank_{rank}.json").write_text(json.dumps({"monotonic": monotonic}))
 
@@ -28,7 +30,13 @@ def leave(run_dir: Path, errors: dict[int, tuple[float, str]], beats: dict[int, 
         ({0: (1.0, RESET), 1: (2.0, "bad row 17")}, {0: 5.0, 1: 5.0}, {"0": 1}, 1, "bad row 17"),
         ({0: (1.0, RESET)}, {0: 5.0, 1: 5.0}, {"1": -9}, 1, "killed by SIGKILL"),
         ({0: (1.0, RESET)}, {0: 5.0, 1: 4.0}, {"0": 1}, 1, "killed by SIGKILL"),  # elastic saw rank 0 first
-        ({0: (1.0, RESET)}, {0: 5.0, 1: 5.5, 2: 4.0}, {"0": 1}, 2, "killed by SIGKILL"),  # rank 1 was ended with the run
+        (
+            {0: (1.0, RESET)},
+            {0: 5.0, 1: 5.5, 2: 4.0},
+            {"0": 1},
+            2,
+            "killed by SIGKILL",
+        ),  # rank 1 was ended with the run
         ({0: (1.0, RESET), 1: (1.1, RESET)}, {0: 5.0, 1: 5.0}, {"0": 1}, 0, "Connection reset"),
     ],
 )
@@ -50,7 +58,9 @@ def test_a_rank_that_torch_elastic_ended_is_not_blamed(tmp_path: Path):
 def test_memory_that_nccl_did_not_get_is_a_cause_not_an_aftermath(tmp_path: Path):
     leave(tmp_path, {0: (2.0, "NCCL error: Failed to CUDA calloc async 8 bytes"), 1: (1.0, RESET)}, {0: 5.0, 1: 5.0})
     error = json.loads((tmp_path / "errors/rank_0.json").read_text())
-    (tmp_path / "errors/rank_0.json").write_text(json.dumps({**error, "out_of_memory": is_out_of_memory(RuntimeError(error["message"]))}))
+    (tmp_path / "errors/rank_0.json").write_text(
+        json.dumps({**error, "out_of_memory": is_out_of_memory(RuntimeError(error["message"]))})
+    )
     found = first_failure(tmp_path, {"status": "failed", "failures": {"1": 1}})
     assert (found.rank, found.out_of_memory) == (0, True)
 

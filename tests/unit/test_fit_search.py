@@ -1,4 +1,4 @@
-"""The search for what fits, on a made-up device whose memory is known, and the ladder's rungs."""
+"""The search for what fits, on a made-up device whose memory is known, and the search space's candidates."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from runner.config.schema import RunConfig
 from runner.errors import RequestError
 from runner.fit import largest
-from runner.fit.ladder import Rung, divisors, overrides_of, rows_per_rank, rungs
 from runner.fit.largest import find_largest, largest_true, next_guess, tolerance
-from runner.fit.ledger import kept_overrides
-from runner.fit.room import room_of
+from runner.fit.memory_budget import room_of
+from runner.fit.search_space import Candidate, candidates, divisors, overrides_of, rows_per_rank
 from runner.fit.trial import Trial
-from runner.schema import RunConfig
+from runner.fit.trial_log import kept_overrides
 
 
 def config_of(**sections: dict[str, Any]) -> RunConfig:
@@ -26,17 +26,29 @@ def config_of(**sections: dict[str, Any]) -> RunConfig:
 
 
 class Device:
-    """Stands for the laboratory: a rank needs 100 bytes and 7 a row."""
+    """Stands for the trial_runner: a rank needs 100 bytes and 7 a row."""
 
     def __init__(self, budget: int) -> None:
         self.room = SimpleNamespace(bytes=budget)
         self.tried: list[int] = []
 
-    def trial(self, rung: str, composed: Any, rows: int, accumulation: int, predicted: int | None) -> Trial:
+    def trial(self, candidate: str, composed: Any, rows: int, accumulation: int, predicted: int | None) -> Trial:
         self.tried.append(rows)
         needed = 100 + 7 * rows
         fits = needed <= self.room.bytes
-        return Trial(rung, "DDP", rows, accumulation, False, predicted, min(needed, self.room.bytes + 1), 1.0 if fits else None, "ran" if fits else "over budget", "", None)
+        return Trial(
+            candidate,
+            "DDP",
+            rows,
+            accumulation,
+            False,
+            predicted,
+            min(needed, self.room.bytes + 1),
+            1.0 if fits else None,
+            "ran" if fits else "over budget",
+            "",
+            None,
+        )
 
 
 class Wrong:
@@ -108,7 +120,7 @@ def test_largest_true() -> None:
 
 def test_ladder_keeps_the_order_of_the_issue() -> None:
     """Smaller micro batch, gradient checkpointing, higher stages, optimizer offload, parameter offload."""
-    names = [rung.name for rung in rungs(config_of(zero={"stage": 2}))]
+    names = [candidate.name for candidate in candidates(config_of(zero={"stage": 2}))]
     assert names == [
         "as configured",
         "gradient checkpointing",
@@ -126,8 +138,10 @@ def test_ladder_keeps_the_order_of_the_issue() -> None:
 
 def test_ladder_of_a_single_device_begins_with_offload() -> None:
     """Nothing to share with other ranks: partitioning alone saves nothing there."""
-    config = config_of(launcher={"name": "ddp", "num_processes": 1}, zero={"stage": 0}, train={"gradient_checkpointing": True})
-    assert [rung.name for rung in rungs(config)] == [
+    config = config_of(
+        launcher={"name": "ddp", "num_processes": 1}, zero={"stage": 0}, train={"gradient_checkpointing": True}
+    )
+    assert [candidate.name for candidate in candidates(config)] == [
         "as configured",
         "ZeRO-2 + optimizer offload",
         "ZeRO-3 + optimizer offload",
@@ -137,10 +151,18 @@ def test_ladder_of_a_single_device_begins_with_offload() -> None:
 
 def test_overrides_of_a_rung() -> None:
     config = config_of(launcher={"name": "ddp"}, zero={"stage": 0})
-    rung = Rung("x", gradient_checkpointing=True, zero_stage=3, offload="cpu")
+    candidate = Candidate("x", gradient_checkpointing=True, zero_stage=3, offload="cpu")
     chosen = ["launcher=deepspeed", "zero_stage=3", "offload=cpu", "train.gradient_checkpointing=true"]
-    assert overrides_of(rung, config, 4, 8) == [*chosen, "train.micro_batch_size=4", "train.gradient_accumulation_steps=8"]
-    assert (rung.apply(config).launcher.name, rung.apply(config).offload.params, config.launcher.name) == ("deepspeed", "cpu", "ddp")
+    assert overrides_of(candidate, config, 4, 8) == [
+        *chosen,
+        "train.micro_batch_size=4",
+        "train.gradient_accumulation_steps=8",
+    ]
+    assert (candidate.apply(config).launcher.name, candidate.apply(config).offload.params, config.launcher.name) == (
+        "deepspeed",
+        "cpu",
+        "ddp",
+    )
 
 
 def test_what_was_typed_stays_unless_the_result_replaces_it() -> None:

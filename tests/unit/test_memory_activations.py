@@ -31,7 +31,17 @@ DEBERTA_XL: dict[str, Any] = {
     "conv_kernel_size": 3,
     "conv_act": "gelu",
 }
-GPT = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 101, "n_positions": 64, "resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0}
+GPT = {
+    "model_type": "gpt2",
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 2,
+    "vocab_size": 101,
+    "n_positions": 64,
+    "resid_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+}
 LLAMA_70B = {
     "model_type": "llama",
     "hidden_size": 8192,
@@ -46,7 +56,9 @@ LLAMA_70B = {
 
 
 def gpt(**changes: Any) -> Workload:
-    return replace(Workload(Architecture.of("causal_lm", GPT), micro_batch_size=4, source_length=16, device="cpu"), **changes)
+    return replace(
+        Workload(Architecture.of("causal_lm", GPT), micro_batch_size=4, source_length=16, device="cpu"), **changes
+    )
 
 
 def test_parameter_counts_of_known_models() -> None:
@@ -80,7 +92,9 @@ def test_kept_tensors_of_one_gpt2_block_by_hand() -> None:
     assert three - two == 4 * (narrow + 5 * n * 4 * d)
 
 
-@pytest.mark.parametrize("longer", [replace(gpt(), micro_batch_size=5), replace(gpt(), source_length=17), replace(gpt(), source_length=64)])
+@pytest.mark.parametrize(
+    "longer", [replace(gpt(), micro_batch_size=5), replace(gpt(), source_length=17), replace(gpt(), source_length=64)]
+)
 def test_more_rows_or_tokens_need_more(longer: Workload) -> None:
     assert estimate(longer).device_bytes_per_rank > estimate(gpt()).device_bytes_per_rank
 
@@ -88,7 +102,9 @@ def test_more_rows_or_tokens_need_more(longer: Workload) -> None:
 @pytest.mark.parametrize(("precision", "launcher"), [("fp32", "ddp"), ("bf16", "ddp"), ("bf16", "deepspeed")])
 def test_twice_the_rows_keep_twice_the_bytes(precision: Any, launcher: Any) -> None:
     """Apart from the mask and the relative positions all that is kept belongs to a row."""
-    small, large = (activations(gpt(precision=precision, launcher=launcher, micro_batch_size=rows)).kept for rows in (8, 16))
+    small, large = (
+        activations(gpt(precision=precision, launcher=launcher, micro_batch_size=rows)).kept for rows in (8, 16)
+    )
     assert large == pytest.approx(2 * small, rel=0.01)
 
 
@@ -155,6 +171,6 @@ print(json.dumps([found.num_parameters, resource.getrusage(resource.RUSAGE_SELF)
 
 
 def test_importing_the_package_imports_no_torch() -> None:
-    program = "import sys, runner.memory, runner.memory.search, runner.memory.table, runner.verbs.estimate; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    program = "import sys, runner.memory, runner.memory.search, runner.memory.estimate_table, runner.cli.estimate; print('torch' in sys.modules, 'transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["False", "False"]

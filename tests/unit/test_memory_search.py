@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from runner import machine
+from runner.cli import estimate as verb
+from runner.config.schema import RunConfig
 from runner.memory import Architecture, MeasuredLengths, Workload, estimate, predict_for_record, workload_from_config
-from runner.memory.devices import parse_bytes
-from runner.memory.past import past_predictions
+from runner.memory.amounts import parse_bytes
+from runner.memory.past_predictions import past_predictions
 from runner.memory.search import alternatives, fit, largest_micro_batch
-from runner.schema import RunConfig
-from runner.verbs import estimate as verb
 
 MODEL = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 1000, "n_positions": 64}
 GIB = 2**30
@@ -39,7 +39,11 @@ def small(**changes: Any) -> Workload:
 
 def config(**sections: Any) -> RunConfig:
     model = {"name": "x", "family": "causal_lm", "config": MODEL}
-    values = {"model": model, "recipe": {"file": "none.py", "families": ["causal_lm"]}, "launcher": {"device": "cpu", "num_processes": 2}} | sections
+    values = {
+        "model": model,
+        "recipe": {"file": "none.py", "families": ["causal_lm"]},
+        "launcher": {"device": "cpu", "num_processes": 2},
+    } | sections
     return RunConfig.model_validate(values)
 
 
@@ -48,7 +52,11 @@ def test_the_largest_batch_fits_and_one_more_does_not(stage: int) -> None:
     workload, device = small(zero_stage=stage), 3 * GIB
     rows = largest_micro_batch(workload, device)
     assert rows > 1
-    assert estimate(workload.with_batch(rows)).device_bytes_per_rank <= device < estimate(workload.with_batch(rows + 1)).device_bytes_per_rank
+    assert (
+        estimate(workload.with_batch(rows)).device_bytes_per_rank
+        <= device
+        < estimate(workload.with_batch(rows + 1)).device_bytes_per_rank
+    )
 
 
 def test_zero_when_one_row_does_not_fit_with_the_reason() -> None:
@@ -70,20 +78,29 @@ def test_margin_is_a_tenth_of_the_device() -> None:
     workload = small()
     bare = estimate(replace(workload, margin_fraction=0.0)).device_bytes_per_rank
     assert estimate(workload).device_bytes_per_rank == pytest.approx(bare / 0.9, abs=2)
-    assert estimate(workload).allocated_bytes_per_rank == estimate(replace(workload, margin_fraction=0.0)).allocated_bytes_per_rank
+    assert (
+        estimate(workload).allocated_bytes_per_rank
+        == estimate(replace(workload, margin_fraction=0.0)).allocated_bytes_per_rank
+    )
 
 
 def test_moments_are_sums_of_their_items() -> None:
     found = estimate(small())
     for moment, size in found.as_dict()["moments"].items():
-        assert size == sum(item["bytes"] for item in found.as_dict()["items"] if moment in item["moments"] and item["place"] == "device")
+        assert size == sum(
+            item["bytes"]
+            for item in found.as_dict()["items"]
+            if moment in item["moments"] and item["place"] == "device"
+        )
     assert found.device_bytes_per_rank == max(found.as_dict()["moments"].values())
 
 
 def test_lengths_of_the_data_win_over_the_configured_maximum() -> None:
     configured = workload_from_config(config(task={"block_size": 48}), 2)
     assert (configured.source_length, configured.length_source) == (48, "configured maximum (task.block_size)")
-    measured = workload_from_config(config(task={"block_size": 48}), 2, MeasuredLengths(31, description="longest of 10 rows"))
+    measured = workload_from_config(
+        config(task={"block_size": 48}), 2, MeasuredLengths(31, description="longest of 10 rows")
+    )
     assert (measured.source_length, measured.length_source) == (31, "longest of 10 rows")
     assert workload_from_config(config(), 2).length_source.startswith("assumed 128")
 
@@ -107,8 +124,17 @@ def test_prediction_for_a_record_names_every_rank() -> None:
 
 
 def test_past_predictions_are_read_from_records(tmp_path: Path) -> None:
-    good = {"run_id": "a", "config": {"launcher": {"name": "ddp"}}, "memory_prediction": {"per_rank_bytes": [90, 110]}, "peak_memory_bytes": [100, 88]}
-    for name, text in (("a", json.dumps(good)), ("b", "{not json"), ("c", json.dumps({"run_id": "c", "memory_prediction": None}))):
+    good = {
+        "run_id": "a",
+        "config": {"launcher": {"name": "ddp"}},
+        "memory_prediction": {"per_rank_bytes": [90, 110]},
+        "peak_memory_bytes": [100, 88],
+    }
+    for name, text in (
+        ("a", json.dumps(good)),
+        ("b", "{not json"),
+        ("c", json.dumps({"run_id": "c", "memory_prediction": None})),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "record.json").write_text(text)
     (found,) = past_predictions([tmp_path, tmp_path / "absent"])
@@ -116,7 +142,9 @@ def test_past_predictions_are_read_from_records(tmp_path: Path) -> None:
     assert found.error == pytest.approx(0.10)
 
 
-@pytest.mark.parametrize(("text", "number"), [("24GiB", 24 * 2**30), ("80GB", 80 * 10**9), ("1.5 gib", 3 * 2**29), ("4096", 4096)])
+@pytest.mark.parametrize(
+    ("text", "number"), [("24GiB", 24 * 2**30), ("80GB", 80 * 10**9), ("1.5 gib", 3 * 2**29), ("4096", 4096)]
+)
 def test_amounts_of_memory(text: str, number: int) -> None:
     assert parse_bytes(text) == number
 
@@ -128,9 +156,23 @@ def test_no_amount_of_memory(text: str) -> None:
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_the_verb_answers_in_json_for_hardware_that_is_not_there(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_verb_answers_in_json_for_hardware_that_is_not_there(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert verb.main(["model=deberta_tiny", "launcher.num_processes=4", "launcher.num_nodes=2", "--device-memory", "24GiB", "--json"]) == 0
+    assert (
+        verb.main(
+            [
+                "model=deberta_tiny",
+                "launcher.num_processes=4",
+                "launcher.num_nodes=2",
+                "--device-memory",
+                "24GiB",
+                "--json",
+            ]
+        )
+        == 0
+    )
     answer = json.loads(capsys.readouterr().out)
     assert answer["workload"]["device"] == "cuda"
     assert answer["workload"]["world_size"] == 8
@@ -140,7 +182,9 @@ def test_the_verb_answers_in_json_for_hardware_that_is_not_there(capsys: pytest.
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_the_verb_prints_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_verb_prints_tables(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert verb.main(["model=deberta_tiny"]) == 0
     printed = capsys.readouterr().out
@@ -188,7 +232,9 @@ def test_what_can_never_run_is_refused(typed: tuple[str, ...], capsys: pytest.Ca
     ],
     ids=" ".join,
 )
-def test_what_only_this_machine_lacks_may_be_asked_about(typed: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_only_this_machine_lacks_may_be_asked_about(
+    typed: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert verb.main([*typed, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["device_bytes_per_rank"] > 0

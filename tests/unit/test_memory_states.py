@@ -15,16 +15,35 @@ from runner.memory.workload import Architecture, Buckets, Workload
 
 ARCHITECTURE = Architecture("encoder", '{"model_type": "none"}')
 # Ψ = 1000 + 500 + 7 + 3 = 1510 elements; group with decay 1500, without 10.
-FACTS = ModelFacts((ParameterFact("a", 1000, True), ParameterFact("b", 7, False), ParameterFact("c", 500, True), ParameterFact("d", 3, False)), 0, 10, None)
+FACTS = ModelFacts(
+    (
+        ParameterFact("a", 1000, True),
+        ParameterFact("b", 7, False),
+        ParameterFact("c", 500, True),
+        ParameterFact("d", 3, False),
+    ),
+    0,
+    10,
+    None,
+)
 PSI = 1510
 
 
 def workload(**changes: Any) -> Workload:
-    return replace(Workload(ARCHITECTURE, precision="fp16", buckets=Buckets(reduce_bucket_size=100, stage3_param_persistence_threshold=0)), **changes)
+    return replace(
+        Workload(
+            ARCHITECTURE,
+            precision="fp16",
+            buckets=Buckets(reduce_bucket_size=100, stage3_param_persistence_threshold=0),
+        ),
+        **changes,
+    )
 
 
 def total(items: list[Item], category: str, place: str = "device", moment: str = "step") -> int:
-    return sum(item.bytes for item in items if item.category == category and item.place == place and moment in item.moments)
+    return sum(
+        item.bytes for item in items if item.category == category and item.place == place and moment in item.moments
+    )
 
 
 STATES = ("parameters", "gradients", "optimizer_states", "master_weights")
@@ -50,13 +69,17 @@ def test_the_fullest_rank_is_the_one_that_a_count_of_all_ranks_finds() -> None:
         for group, part in zip(groups, partitions(groups, world), strict=True):
             ends = list(itertools.accumulate(group))
             for rank in range(world):
-                kept[rank] += sum(n for n, end in zip(group, ends, strict=True) if end > rank * part and end - n < (rank + 1) * part)
+                kept[rank] += sum(
+                    n for n, end in zip(group, ends, strict=True) if end > rank * part and end - n < (rank + 1) * part
+                )
         assert [fullest(groups, world, rank) for rank in range(world)] == kept
         assert fullest(groups, world) == max(kept)
 
 
 def test_a_billion_ranks_cost_no_more_than_two() -> None:
-    assert fullest([[1000, 500], [7, 3]], 10**9) == 1000 + 7 + 3  # two elements each: rank 3 has 6 and 7, where the 7 ends and the 3 begins
+    assert (
+        fullest([[1000, 500], [7, 3]], 10**9) == 1000 + 7 + 3
+    )  # two elements each: rank 3 has 6 and 7, where the 7 ends and the 3 begins
 
 
 def test_ddp_holds_16_bytes_a_parameter_and_4_in_buckets() -> None:
@@ -82,7 +105,14 @@ def test_stage_0_in_half_precision_is_the_20_byte_rule() -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_stage_0_flattens_gradients_on_a_single_rank_too(ranks: int) -> None:
     """DeepSpeed's allreduce_bucket flattens before it looks how many ranks there are."""
-    assert total(state_items(workload(zero_stage=0, precision="fp32", num_processes=ranks), FACTS), "communication_buckets", moment="backward") == 4 * PSI
+    assert (
+        total(
+            state_items(workload(zero_stage=0, precision="fp32", num_processes=ranks), FACTS),
+            "communication_buckets",
+            moment="backward",
+        )
+        == 4 * PSI
+    )
 
 
 def test_stages_1_and_2_divide_12_bytes_by_the_ranks() -> None:
@@ -162,7 +192,13 @@ def test_adam_temporaries_by_kernel() -> None:
 def test_states_fall_with_the_ranks_by_the_stage_rule(stage: int, precision: str) -> None:
     """Rajbhandari et al. 2020, section 5: with many ranks only 4Ψ, 4Ψ, 2Ψ and 0 bytes of the half-precision 16Ψ stay."""
     big = ModelFacts((ParameterFact("a", 64_000, True), ParameterFact("b", 64_000, True)), 0, 0, None)
-    sizes = [sum(total(state_items(workload(zero_stage=stage, precision=precision, num_processes=n), big, rank=0), name) for name in STATES) for n in (1, 2, 8)]
+    sizes = [
+        sum(
+            total(state_items(workload(zero_stage=stage, precision=precision, num_processes=n), big, rank=0), name)
+            for name in STATES
+        )
+        for n in (1, 2, 8)
+    ]
     b = 4 if precision == "fp32" else 2
     psi = 128_000
     master = 0 if stage == 0 and b == 4 else 4

@@ -8,8 +8,8 @@ import sys
 import pytest
 import yaml
 
-from runner.catalogue import option_files
-from runner.model_types import activation_functions, built_by, config_class, model_types
+from runner.config.catalogue import option_files
+from runner.config.model_types import activation_functions, built_by, config_class, model_types
 from tests.conftest import ROOT, cli_environment
 
 FACTS = {name: yaml.safe_load(path.read_text())["model"]["config"] for name, path in option_files("model").items()}
@@ -48,7 +48,10 @@ def test_types_are_as_strict_as_the_class() -> None:
 
 
 def test_model_types_by_class() -> None:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    )
 
     assert built_by("AutoModelForCausalLM") == set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     assert built_by("AutoModelForSeq2SeqLM") == set(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
@@ -58,6 +61,8 @@ def test_model_types_by_class() -> None:
 
 
 def test_reading_imports_nothing() -> None:
-    script = "import sys; from runner.model_types import config_class; config_class('bert'); print([name for name in ('torch', 'transformers') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60)
+    script = "import sys; from runner.config.model_types import config_class; config_class('bert'); print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60
+    )
     assert done.stdout.splitlines() == ["[]"], done

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from runner.cli.single_run import plan_lines
 from runner.compose import compose_run
 from runner.errors import RequestError
 from runner.preflight import Checked, check
-from runner.single import plan_lines
 
 ZERO2 = {"zero_optimization": {"stage": 2}}
 
@@ -64,7 +64,12 @@ def scheduler(kind: Any = "WarmupDecayLR", **params: Any) -> dict[str, Any]:
         ({**ZERO2, "bf16": {"enabled": "auto"}, "fp16": {"enabled": False}}, ["precision=bf16"], "bf16.enabled", True),
         ({"zero_optimization": {"stage": 3}}, ["offload=cpu"], "zero_optimization.offload_param.device", "cpu"),
         ({"zero_optimization": {"stage": 3}}, ["offload=cpu"], "zero_optimization.offload_optimizer.device", "cpu"),
-        ({"zero_optimization": {"stage": 3, "max_live_parameters": 5}}, [], "zero_optimization.stage3_max_live_parameters", 5),
+        (
+            {"zero_optimization": {"stage": 3, "max_live_parameters": 5}},
+            [],
+            "zero_optimization.stage3_max_live_parameters",
+            5,
+        ),
         ({}, [], "zero_optimization.stage", 2),
         ({}, ["zero_stage=3"], "zero_optimization.stage", 3),
         ({"zero_optimization": {}}, ["zero_stage=1"], "zero_optimization.stage", 1),
@@ -103,9 +108,14 @@ def test_pinned_memory_is_taken_where_it_matters(device, recorded, taken):
 
 def test_two_buffer_counts_are_kept_and_told_of(taken):
     """DeepSpeed's own defaults, 4 and 5, stand in many files; the configuration has one number for both."""
-    places = {f"offload_{part}": {"device": "nvme", "nvme_path": "/fast", "buffer_count": count} for part, count in (("optimizer", 4), ("param", 5))}
+    places = {
+        f"offload_{part}": {"device": "nvme", "nvme_path": "/fast", "buffer_count": count}
+        for part, count in (("optimizer", 4), ("param", 5))
+    }
     run = taken({"zero_optimization": {"stage": 3, **places}})
-    assert [run.user_json["zero_optimization"][f"offload_{part}"]["buffer_count"] for part in ("optimizer", "param")] == [4, 5]
+    assert [
+        run.user_json["zero_optimization"][f"offload_{part}"]["buffer_count"] for part in ("optimizer", "param")
+    ] == [4, 5]
     assert run.config.offload.buffer_count == 4
     told = "offload_param.buffer_count=5: the record has one offload.buffer_count, and there stands zero_optimization.offload_optimizer.buffer_count=4"
     assert any(told in notice.line() for notice in run.notices)
@@ -119,7 +129,9 @@ def test_fp16_numbers_count_under_fp16_only(taken, refused):
     """The block of Hugging Face's examples, at any precision."""
     content = {**ZERO2, "fp16": {"enabled": "auto", "loss_scale": 0, "hysteresis": 3}}
     assert taken(content).config.precision.hysteresis is None
-    assert refused(content, "precision=fp16", "precision.hysteresis=2")[0].startswith("error: precision.hysteresis=2: launcher.config_file says fp16.hysteresis=3")
+    assert refused(content, "precision=fp16", "precision.hysteresis=2")[0].startswith(
+        "error: precision.hysteresis=2: launcher.config_file says fp16.hysteresis=3"
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,9 +154,21 @@ def test_what_the_file_says_stands_in_the_record(content, overrides, key, record
 @pytest.mark.parametrize(
     ("params", "warning", "plan"),
     [
-        ({"total_num_steps": 5}, "total_num_steps=5: the run has 375 optimizer steps, so the learning rate is 0 from step 38 on", "38 warm-up steps, to step 5,"),
-        ({"total_num_steps": 400}, "total_num_steps=400: the run has 375 optimizer steps, so the learning rate does not fall to 0", "38 warm-up steps, to step 400,"),
-        ({"warmup_type": "log"}, "warmup_type=log: the warm-up is logarithmic", "38 warm-up steps, logarithmic warm-up,"),
+        (
+            {"total_num_steps": 5},
+            "total_num_steps=5: the run has 375 optimizer steps, so the learning rate is 0 from step 38 on",
+            "38 warm-up steps, to step 5,",
+        ),
+        (
+            {"total_num_steps": 400},
+            "total_num_steps=400: the run has 375 optimizer steps, so the learning rate does not fall to 0",
+            "38 warm-up steps, to step 400,",
+        ),
+        (
+            {"warmup_type": "log"},
+            "warmup_type=log: the warm-up is logarithmic",
+            "38 warm-up steps, logarithmic warm-up,",
+        ),
         ({"warmup_min_lr": 1e-6}, "warmup_min_lr=1e-06: the learning rate begins", "38 warm-up steps, from 1e-06,"),
     ],
 )
@@ -168,26 +192,44 @@ def test_a_schedule_without_warm_up_is_shifted_as_a_whole(total, index, taken):
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
-        (optimizer("Nope"), ["optimizer.type=Nope: DeepSpeed has no such optimizer (it has AdamW, Adam, Adagrad, Lamb,"]),
+        (
+            optimizer("Nope"),
+            ["optimizer.type=Nope: DeepSpeed has no such optimizer (it has AdamW, Adam, Adagrad, Lamb,"],
+        ),
         (optimizer("AdmaW"), ["did you mean AdamW?"]),
-        (optimizer("Lamb"), ["optimizer.type=Lamb: DeepSpeed has it, but plan, memory estimate and record of a run are those of AdamW"]),
+        (
+            optimizer("Lamb"),
+            ["optimizer.type=Lamb: DeepSpeed has it, but plan, memory estimate and record of a run are those of AdamW"],
+        ),
         (optimizer(3), ["optimizer.type=3: this must be one of DeepSpeed's optimizers"]),
         (optimizer(None), ["optimizer.type=null"]),
         ({**ZERO2, "optimizer": {}}, ["optimizer.type: this must be one of DeepSpeed's optimizers"]),
         ({**ZERO2, "optimizer": None}, ["optimizer=null: this is a block"]),
-        (optimizer(learning_rate=1), ["optimizer.params.learning_rate: DeepSpeed has no such key", "it has adam_w_mode"]),
+        (
+            optimizer(learning_rate=1),
+            ["optimizer.params.learning_rate: DeepSpeed has no such key", "it has adam_w_mode"],
+        ),
         (optimizer(max_grad_norm=1), ["write gradient_clipping"]),
         (optimizer(bias_correction=True), ["bias_correction=True: torch AdamW, which is what runs, does not take it"]),
-        (optimizer(torch_adam=False, fused=True), ["fused=True: DeepSpeed FusedAdam, which is what runs, does not take it"]),
+        (
+            optimizer(torch_adam=False, fused=True),
+            ["fused=True: DeepSpeed FusedAdam, which is what runs, does not take it"],
+        ),
         (optimizer("Adam", adam_w_mode=False), ["this is another optimizer than the AdamW"]),
         (scheduler("Nope"), ["scheduler.type=Nope: DeepSpeed has no such scheduler (it has WarmupDecayLR, WarmupLR,"]),
         (scheduler("warmuplr"), ["did you mean WarmupLR?"]),
         (scheduler("WarmupCosineLR"), ["scheduler.type=WarmupCosineLR: DeepSpeed has it, but"]),
         (scheduler("WarmupLR", total_num_steps=3), ["WarmupLR never ends"]),
-        (scheduler(warmup_steps=3), ["scheduler.params.warmup_steps: DeepSpeed has no such key", "did you mean warmup_num_steps?"]),
+        (
+            scheduler(warmup_steps=3),
+            ["scheduler.params.warmup_steps: DeepSpeed has no such key", "did you mean warmup_num_steps?"],
+        ),
         (scheduler(warmup_type="cubic"), ["warmup_type=cubic: DeepSpeed knows linear and log"]),
         (scheduler(last_batch_iteration=5), ["last_batch_iteration=5"]),
-        ({**optimizer(lr=0.1), **scheduler(warmup_max_lr=0.5)}, ["warmup_max_lr=0.5: launcher.config_file says optimizer.params.lr=0.1 as well"]),
+        (
+            {**optimizer(lr=0.1), **scheduler(warmup_max_lr=0.5)},
+            ["warmup_max_lr=0.5: launcher.config_file says optimizer.params.lr=0.1 as well"],
+        ),
     ],
 )
 def test_blocks_that_would_run_something_else_are_refused(content, parts, refused):
@@ -199,11 +241,27 @@ def test_blocks_that_would_run_something_else_are_refused(content, parts, refuse
 @pytest.mark.parametrize(
     ("content", "override", "line"),
     [
-        (scheduler(), "scheduler=constant", "scheduler=constant: launcher.config_file says scheduler.type=WarmupDecayLR, which is linear"),
-        (scheduler(warmup_max_lr=0.5), "optimizer.lr=0.1", "optimizer.lr=0.1: launcher.config_file says scheduler.params.warmup_max_lr=0.5"),
-        ({**ZERO2, "bf16": {"enabled": False}, "fp16": {"enabled": "auto"}}, "precision=bf16", "precision=bf16: launcher.config_file means fp32"),
+        (
+            scheduler(),
+            "scheduler=constant",
+            "scheduler=constant: launcher.config_file says scheduler.type=WarmupDecayLR, which is linear",
+        ),
+        (
+            scheduler(warmup_max_lr=0.5),
+            "optimizer.lr=0.1",
+            "optimizer.lr=0.1: launcher.config_file says scheduler.params.warmup_max_lr=0.5",
+        ),
+        (
+            {**ZERO2, "bf16": {"enabled": False}, "fp16": {"enabled": "auto"}},
+            "precision=bf16",
+            "precision=bf16: launcher.config_file means fp32",
+        ),
         ({**ZERO2, "bf16": {"enabled": 1}}, "precision=fp32", "bf16.enabled=1: this must be true or false"),
-        (optimizer(torch_adam=True), "offload.force_cpu_adam=true", "offload.force_cpu_adam=True: launcher.config_file says optimizer.params.torch_adam=True"),
+        (
+            optimizer(torch_adam=True),
+            "offload.force_cpu_adam=true",
+            "offload.force_cpu_adam=True: launcher.config_file says optimizer.params.torch_adam=True",
+        ),
     ],
 )
 def test_contradictions_with_what_was_typed(content, override, line, refused):
@@ -213,7 +271,13 @@ def test_contradictions_with_what_was_typed(content, override, line, refused):
 
 def test_every_value_of_the_wrong_kind_is_named_at_once(refused):
     content = {
-        "zero_optimization": {"stage": True, "overlap_comm": "yes", "reduce_bucket_size": 1.5, "cpu_offload": True, "offload_param": {"device": None}},
+        "zero_optimization": {
+            "stage": True,
+            "overlap_comm": "yes",
+            "reduce_bucket_size": 1.5,
+            "cpu_offload": True,
+            "offload_param": {"device": None},
+        },
         "zero_allow_untested_optimizer": "no",
         "train_micro_batch_size_per_gpu": True,
         "amp": {"enabled": True},
@@ -223,8 +287,17 @@ def test_every_value_of_the_wrong_kind_is_named_at_once(refused):
         "torch_autocast": {"enabled": True},
     }
     named = {line.removeprefix("error: ").partition("=")[0] for line in refused(content)}
-    zero = {f"zero_optimization.{key}" for key in ("stage", "overlap_comm", "reduce_bucket_size", "cpu_offload", "offload_param.device")}
-    others = {"zero_allow_untested_optimizer", "train_micro_batch_size_per_gpu", "amp", "checkpoint.load_universal", "gradient_clipping"}
+    zero = {
+        f"zero_optimization.{key}"
+        for key in ("stage", "overlap_comm", "reduce_bucket_size", "cpu_offload", "offload_param.device")
+    }
+    others = {
+        "zero_allow_untested_optimizer",
+        "train_micro_batch_size_per_gpu",
+        "amp",
+        "checkpoint.load_universal",
+        "gradient_clipping",
+    }
     assert named == zero | others | {"flops_profiler.enabled", "torch_autocast.enabled"}
 
 
@@ -236,10 +309,21 @@ def test_every_value_of_the_wrong_kind_is_named_at_once(refused):
         ({"zero_optimization": {"stage": 2, "offload_optimizer": None}}, "zero_optimization.offload_optimizer=null"),
         ("[" * 100_000, "is no JSON"),
         (
-            {"zero_optimization": {"stage": 3, **{f"offload_{part}": {"device": "nvme", "nvme_path": f"/{part}"} for part in ("optimizer", "param")}}},
+            {
+                "zero_optimization": {
+                    "stage": 3,
+                    **{
+                        f"offload_{part}": {"device": "nvme", "nvme_path": f"/{part}"}
+                        for part in ("optimizer", "param")
+                    },
+                }
+            },
             "offload_param.nvme_path=/param: launcher.config_file says zero_optimization.offload_optimizer.nvme_path=/optimizer as well",
         ),
-        ({"zero_optimization": {"stage": 3, "max_live_parameters": 1, "stage3_max_live_parameters": 2}}, "max_live_parameters=1: is the same as stage3_max_live_parameters"),
+        (
+            {"zero_optimization": {"stage": 3, "max_live_parameters": 1, "stage3_max_live_parameters": 2}},
+            "max_live_parameters=1: is the same as stage3_max_live_parameters",
+        ),
     ],
 )
 def test_files_that_mean_nothing_or_two_things(content, line, refused):

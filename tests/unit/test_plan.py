@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from runner import plan
+from runner.config import plan
+from runner.config.resolve import resolve_machine
+from runner.config.schema import RunConfig
 from runner.errors import RequestError
-from runner.resolve import resolve_machine
-from runner.schema import RunConfig
 
 
 def config(**train):
@@ -38,7 +38,9 @@ def test_global_batch_and_steps():
     ],
 )
 def test_learning_rate_factor(name, warmup, total, expected):
-    assert [plan.learning_rate_factor(step, name, warmup, total) for step in range(4)] == pytest.approx(expected, abs=1e-15)
+    assert [plan.learning_rate_factor(step, name, warmup, total) for step in range(4)] == pytest.approx(
+        expected, abs=1e-15
+    )
 
 
 def test_accumulation_follows_from_a_global_batch(monkeypatch):
@@ -49,7 +51,8 @@ def test_accumulation_follows_from_a_global_batch(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("launcher", "stage", "offload", "expected"), [("ddp", 0, "none", "DDP"), ("deepspeed", 2, "none", "ZeRO-2"), ("deepspeed", 3, "cpu", "ZeRO-3 + CPU offload")]
+    ("launcher", "stage", "offload", "expected"),
+    [("ddp", 0, "none", "DDP"), ("deepspeed", 2, "none", "ZeRO-2"), ("deepspeed", 3, "cpu", "ZeRO-3 + CPU offload")],
 )
 def test_method_names(launcher, stage, offload, expected):
     made = config()
@@ -61,5 +64,5 @@ def test_method_names(launcher, stage, offload, expected):
 def test_request_errors_print_one_line_each():
     from runner.errors import Problem
 
-    error = RequestError([Problem("a.b", 1, "why", "mend"), Problem("c", None, "why")])
-    assert str(error).splitlines() == ["error: a.b=1: why; mend", "error: c: why"]
+    error = RequestError([Problem("a.b", 1, "why", "fix"), Problem("c", None, "why")])
+    assert str(error).splitlines() == ["error: a.b=1: why; fix", "error: c: why"]

@@ -19,7 +19,7 @@ from runner.launch import ops
 from runner.launch.swap import into_own_folder, swap_folder
 from runner.preflight import check, software
 from runner.preflight.devices import placement
-from runner.preflight.survivors import survivors
+from runner.preflight.orphaned_processes import survivors
 from tests.conftest import ROOT
 
 
@@ -35,7 +35,16 @@ def own_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch):
     def pretend(count: int, capability: tuple[int, int] = (8, 0)) -> None:
-        devices = [{"index": i, "name": "Test GPU", "memory_bytes": 24 * 2**30, "compute_capability": capability, "uuid": f"GPU-{i}abc"} for i in range(count)]
+        devices = [
+            {
+                "index": i,
+                "name": "Test GPU",
+                "memory_bytes": 24 * 2**30,
+                "compute_capability": capability,
+                "uuid": f"GPU-{i}abc",
+            }
+            for i in range(count)
+        ]
         monkeypatch.setenv(machine.DEVICES_VARIABLE, json.dumps(devices))
         machine.installed_devices.cache_clear()
 
@@ -65,10 +74,13 @@ def test_cuda_without_a_device(gpus, tmp_path: Path) -> None:
     problem = one(found(tmp_path, *CUDA, "launcher.num_processes=2"), "launcher.device")
     assert problem.severity == "error"
     assert "no CUDA device visible" in problem.why
-    assert problem.mend == "use launcher.device=cpu"
+    assert problem.fix == "use launcher.device=cpu"
 
 
-@pytest.mark.parametrize(("shown", "words"), [("", "CUDA_VISIBLE_DEVICES is empty"), ("7", "CUDA_VISIBLE_DEVICES=7 names none of this machine's devices 0")])
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [("", "CUDA_VISIBLE_DEVICES is empty"), ("7", "CUDA_VISIBLE_DEVICES=7 names none of this machine's devices 0")],
+)
 def test_hidden_devices(shown: str, words: str, gpus, tmp_path: Path, monkeypatch) -> None:
     """F19: `CUDA_VISIBLE_DEVICES=` and `=7`."""
     gpus(1)
@@ -89,19 +101,33 @@ def test_more_ranks_than_devices(gpus, tmp_path: Path) -> None:
     gpus(1)
     problem = one(found(tmp_path, *CUDA, "launcher.num_processes=2"), "launcher.num_processes")
     assert "2 ranks, but 1 CUDA device visible" in problem.why
-    assert problem.mend == "use launcher.num_processes=1, or allow it with launcher.share_device=true"
-    assert not [p for p in found(tmp_path, *CUDA, "launcher.num_processes=2", "launcher.share_device=true") if p.severity == "error"]
+    assert problem.fix == "use launcher.num_processes=1, or allow it with launcher.share_device=true"
+    assert not [
+        p
+        for p in found(tmp_path, *CUDA, "launcher.num_processes=2", "launcher.share_device=true")
+        if p.severity == "error"
+    ]
 
 
 def test_ids_that_do_not_exist(gpus, tmp_path: Path) -> None:
     gpus(2)
-    assert "no such visible device: 5; visible are 0, 1" in one(found(tmp_path, *CUDA, 'launcher.gpu_ids="0,5"'), "launcher.gpu_ids").why
-    assert "no such visible device" in one(found(tmp_path, "launcher=ddp", "launcher.gpu_ids='5'"), "launcher.gpu_ids").why
+    assert (
+        "no such visible device: 5; visible are 0, 1"
+        in one(found(tmp_path, *CUDA, 'launcher.gpu_ids="0,5"'), "launcher.gpu_ids").why
+    )
+    assert (
+        "no such visible device" in one(found(tmp_path, "launcher=ddp", "launcher.gpu_ids='5'"), "launcher.gpu_ids").why
+    )
 
 
 def test_the_plan_says_which_rank_works_where(gpus, tmp_path: Path) -> None:
     gpus(2)
-    config = check(compose_run([*CUDA, "launcher.num_processes=3", "launcher.share_device=true", f'hydra.run.dir="{tmp_path}/run"']), starting=False).config
+    config = check(
+        compose_run(
+            [*CUDA, "launcher.num_processes=3", "launcher.share_device=true", f'hydra.run.dir="{tmp_path}/run"']
+        ),
+        starting=False,
+    ).config
     assert placement(config) == "rank 0 → GPU 0, rank 1 → GPU 1, rank 2 → GPU 0 (Test GPU)"
 
 
@@ -125,7 +151,9 @@ def test_a_slice_is_one_device_with_its_own_memory(gpus, monkeypatch) -> None:
     gpus(2)
     monkeypatch.setattr(machine, "_listed", lambda: listing)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-cba663e8-9bed-5b25-b243-5985ef7c9beb")
-    assert [(device.index, device.name, device.memory_bytes) for device in machine.visible_devices()] == [(1, "Test GPU MIG 3g.20gb", 20 * 2**30)]
+    assert [(device.index, device.name, device.memory_bytes) for device in machine.visible_devices()] == [
+        (1, "Test GPU MIG 3g.20gb", 20 * 2**30)
+    ]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-unknown")
     assert machine.visible_devices() == []
 
@@ -144,45 +172,65 @@ def test_what_a_machine_lacks_is_a_warning_where_files_are_only_rendered(gpus, t
 def test_fp16_at_zero_0_is_refused(gpus, tmp_path: Path) -> None:
     """DeepSpeed 0.19.8 divides the gradients by a loss scale by which its backward never multiplied the loss."""
     gpus(2, (7, 0))
-    problem = one(found(tmp_path, *CUDA, "launcher=deepspeed", "zero_stage=0", "precision=fp16", starting=False), "zero_stage")
-    assert (problem.severity, problem.mend) == ("error", "use zero_stage=1, launcher=ddp, or precision=bf16 (fp32 on older GPUs)")
+    problem = one(
+        found(tmp_path, *CUDA, "launcher=deepspeed", "zero_stage=0", "precision=fp16", starting=False), "zero_stage"
+    )
+    assert (problem.severity, problem.fix) == (
+        "error",
+        "use zero_stage=1, launcher=ddp, or precision=bf16 (fp32 on older GPUs)",
+    )
 
 
 def test_torchs_loss_scaler_takes_its_own_numbers_only(gpus, tmp_path: Path) -> None:
     gpus(2, (7, 0))
-    typed = ("launcher=ddp", "launcher.device=cuda", "precision=fp16", "precision.hysteresis=4", "precision.initial_scale_power=10")
+    typed = (
+        "launcher=ddp",
+        "launcher.device=cuda",
+        "precision=fp16",
+        "precision.hysteresis=4",
+        "precision.initial_scale_power=10",
+    )
     problems = found(tmp_path, *typed, starting=False)
-    assert one(problems, "precision.hysteresis").why == "this would change nothing: torch's loss scaler, which DDP uses, has no such number"
+    assert (
+        one(problems, "precision.hysteresis").why
+        == "this has no effect: torch's loss scaler, which DDP uses, has no such number"
+    )
     assert not [problem for problem in problems if problem.key == "precision.initial_scale_power"]
 
 
 def test_precision_the_device_cannot_do(gpus, tmp_path: Path) -> None:
     """F21."""
     gpus(0)
-    assert one(found(tmp_path, "precision=fp16"), "precision").mend == "use precision=fp32 or precision=bf16"
+    assert one(found(tmp_path, "precision=fp16"), "precision").fix == "use precision=fp32 or precision=bf16"
     gpus(1, (7, 0))
     old = one(found(tmp_path, "launcher=ddp", "precision=bf16"), "precision")
     assert "7.0, bf16 needs 8.0" in old.why
-    assert old.mend == "use precision=fp16"
+    assert old.fix == "use precision=fp16"
     gpus(1, (8, 0))
     assert not [problem for problem in found(tmp_path, "launcher=ddp", "precision=bf16") if problem.severity == "error"]
 
 
-T5 = ("recipe=blenderbot_mudoconv", "model=t5_small", "dataset=dialogue_sample", "model.init=random", "model.tokenizer=bundled:blenderbot_tiny")
+T5 = (
+    "recipe=blenderbot_mudoconv",
+    "model=t5_small",
+    "dataset=dialogue_sample",
+    "model.init=random",
+    "model.tokenizer=bundled:blenderbot_tiny",
+)
 
 
-@pytest.mark.parametrize(("capability", "mend"), [((8, 0), "use precision=bf16"), ((7, 5), "use precision=fp32")])
-def test_a_model_that_overflows_in_fp16(capability, mend, gpus, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("capability", "fix"), [((8, 0), "use precision=bf16"), ((7, 5), "use precision=fp32")])
+def test_a_model_that_overflows_in_fp16(capability, fix, gpus, tmp_path: Path) -> None:
     """F32: a warning with the format that the device supports; `auto` never chooses fp16 for it."""
     gpus(1, capability)
     problem = one(found(tmp_path, *T5, "launcher=ddp", "precision=fp16"), "precision")
-    assert (problem.severity, problem.mend) == ("warning", mend)
+    assert (problem.severity, problem.fix) == ("warning", fix)
     config = check(compose_run([*T5, "launcher=ddp", f'hydra.run.dir="{tmp_path}/run"']), starting=False).config
     assert config.precision.name == ("bf16" if capability == (8, 0) else "fp32")
 
 
 def test_several_machines_are_for_the_estimate_only(tmp_path: Path) -> None:
-    assert "estimate" in one(found(tmp_path, "launcher.num_nodes=2"), "launcher.num_nodes").mend
+    assert "estimate" in one(found(tmp_path, "launcher.num_nodes=2"), "launcher.num_nodes").fix
 
 
 def test_deepspeed_that_is_not_installed(tmp_path: Path, monkeypatch) -> None:
@@ -190,7 +238,7 @@ def test_deepspeed_that_is_not_installed(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(software, "is_installed", lambda module: module != "deepspeed")
     problem = one(found(tmp_path), "launcher")
     assert problem.severity == "error"
-    assert "pip install 'finetune-runner[deepspeed]'" in problem.mend
+    assert "pip install 'finetune-runner[deepspeed]'" in problem.fix
     assert one(found(tmp_path, starting=False), "launcher").severity == "warning"
     assert not found(tmp_path, "launcher=ddp")
 
@@ -206,7 +254,7 @@ def test_compilers_are_needed_only_where_an_op_is_built(tmp_path: Path, monkeypa
     assert not found(tmp_path)
     problem = one(found(tmp_path, "offload=optimizer_cpu"), "offload")
     assert "build cpu_adam, which needs g++ and ninja" in problem.why
-    assert problem.mend.startswith("apt install g++ ninja-build")
+    assert problem.fix.startswith("apt install g++ ninja-build")
     assert not found(tmp_path, "offload=optimizer_cpu", "offload.force_cpu_adam=false")
     program(tmp_path, "g++")
     assert "needs ninja" in one(found(tmp_path, "offload=optimizer_cpu"), "offload").why
@@ -219,14 +267,17 @@ def test_ranks_left_behind_by_an_earlier_runner_are_named() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     runners = (gone.pid, os.getpid())
-    orphan, child = (subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "runner.launch.host", str(runner)]) for runner in runners)
+    orphan, child = (
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "runner.launch.host", str(runner)])
+        for runner in runners
+    )
     try:
         [problem] = survivors()
         named = str(problem.value).split()
         assert problem.severity == "warning"
         assert str(orphan.pid) in named
         assert str(child.pid) not in named
-        assert problem.mend == f"end them with kill -9 {problem.value}"
+        assert problem.fix == f"end them with kill -9 {problem.value}"
     finally:
         for process in (orphan, child):
             process.kill()
@@ -234,7 +285,9 @@ def test_ranks_left_behind_by_an_earlier_runner_are_named() -> None:
     assert not [problem for problem in survivors() if str(orphan.pid) in str(problem.value)]
 
 
-def test_a_primary_configuration_of_the_users_is_said_to_be_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_primary_configuration_of_the_users_is_said_to_be_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/config.yaml").write_text("train: {epochs: 9}\n")
     monkeypatch.chdir(tmp_path)
@@ -244,13 +297,18 @@ def test_a_primary_configuration_of_the_users_is_said_to_be_unread(tmp_path: Pat
 
 
 def test_evaluating_untrained_weights_is_said(tmp_path: Path) -> None:
-    said = [problem.line() for problem in check(compose_run(["mode=evaluate", f'hydra.run.dir="{tmp_path}/run"']), starting=False).notices]
+    said = [
+        problem.line()
+        for problem in check(compose_run(["mode=evaluate", f'hydra.run.dir="{tmp_path}/run"']), starting=False).notices
+    ]
     assert any("model.init=random: the weights that are evaluated are untrained" in line for line in said), said
 
 
 def test_ops_a_run_needs(tmp_path: Path) -> None:
     def needs(*overrides: str) -> list[str]:
-        return ops.needed_ops(check(compose_run([*overrides, f'hydra.run.dir="{tmp_path}/run"']), starting=False).config)
+        return ops.needed_ops(
+            check(compose_run([*overrides, f'hydra.run.dir="{tmp_path}/run"']), starting=False).config
+        )
 
     assert needs() == []
     assert needs("launcher=ddp") == []
@@ -293,14 +351,25 @@ def test_nvme_each_with_its_own_reason(aio, tmp_path: Path) -> None:
     assert "needs a folder" in one(found(tmp_path, *NVME), "offload.nvme_path").why
     assert "no such folder" in one(found(tmp_path, *NVME, "offload.nvme_path=/no/such/mount"), "offload.nvme_path").why
     assert "cannot be written to" in one(found(tmp_path, *NVME, "offload.nvme_path=/proc"), "offload.nvme_path").why
-    assert "ZeRO 3 only, this is ZeRO 2" in one(found(tmp_path, "zero_stage=2", "offload=nvme", f"offload.nvme_path={tmp_path}"), "offload").why
-    assert not [problem for problem in found(tmp_path, *NVME, f"offload.nvme_path={tmp_path}") if problem.severity == "error"]
+    assert (
+        "ZeRO 3 only, this is ZeRO 2"
+        in one(found(tmp_path, "zero_stage=2", "offload=nvme", f"offload.nvme_path={tmp_path}"), "offload").why
+    )
+    assert not [
+        problem for problem in found(tmp_path, *NVME, f"offload.nvme_path={tmp_path}") if problem.severity == "error"
+    ]
 
 
 def test_nvme_with_too_little_room(aio, tmp_path: Path) -> None:
     """F56: 14 bytes a parameter (12 for the optimizer, 2 for the weights) beside the free space, here for 10^15 of them."""
-    huge = ("model.config.vocab_size=1000000", "model.config.hidden_size=100000000", "model.config.max_position_embeddings=0")
-    problem = one(found(tmp_path, *NVME, *huge, f"offload.nvme_path={tmp_path}", "train.save_model=false"), "offload.nvme_path")
+    huge = (
+        "model.config.vocab_size=1000000",
+        "model.config.hidden_size=100000000",
+        "model.config.max_position_embeddings=0",
+    )
+    problem = one(
+        found(tmp_path, *NVME, *huge, f"offload.nvme_path={tmp_path}", "train.save_model=false"), "offload.nvme_path"
+    )
     assert "will be swapped" in problem.why
     assert "TiB" in problem.why
 
@@ -309,11 +378,17 @@ def test_nvme_without_libaio(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(ops, "_include_folders", lambda: [tmp_path])
     problem = one(found(tmp_path, *NVME, f"offload.nvme_path={tmp_path}"), "offload")
     assert "libaio.h" in problem.why
-    assert "libaio-dev" in problem.mend
+    assert "libaio-dev" in problem.fix
 
 
 def test_nvme_keeps_fp32_parameters_as_bf16(aio, tmp_path: Path) -> None:
-    assert one(found(tmp_path, "zero_stage=3", "offload=nvme", "precision=fp32", f"offload.nvme_path={tmp_path}"), "precision").severity == "warning"
+    assert (
+        one(
+            found(tmp_path, "zero_stage=3", "offload=nvme", "precision=fp32", f"offload.nvme_path={tmp_path}"),
+            "precision",
+        ).severity
+        == "warning"
+    )
 
 
 def test_a_run_with_its_optimizer_on_nvme_is_said_to_be_past_resuming(aio, tmp_path: Path) -> None:
@@ -324,7 +399,13 @@ def test_a_run_with_its_optimizer_on_nvme_is_said_to_be_past_resuming(aio, tmp_p
 
 def test_every_run_swaps_into_its_own_folder(tmp_path: Path) -> None:
     """F56: DeepSpeed's paths hold no name of the run."""
-    content = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/local"}, "offload_param": {"device": "cpu"}}}
+    content = {
+        "zero_optimization": {
+            "stage": 3,
+            "offload_optimizer": {"device": "nvme", "nvme_path": "/local"},
+            "offload_param": {"device": "cpu"},
+        }
+    }
     first, second = into_own_folder(content, tmp_path / "a"), into_own_folder(content, tmp_path / "b")
     paths = [item["zero_optimization"]["offload_optimizer"]["nvme_path"] for item in (first, second)]
     assert paths[0] != paths[1]

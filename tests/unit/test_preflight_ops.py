@@ -13,10 +13,10 @@ from typing import Any
 import filelock
 import pytest
 
+from runner.config.schema import RunConfig
 from runner.launch import ops
-from runner.launch.ops import Ahead, BuildFailed
+from runner.launch.ops import BuildFailed, OpBuilder
 from runner.launch.swap import swap_files, swap_folder
-from runner.schema import RunConfig
 
 
 class PretendedHost:
@@ -55,7 +55,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def config(tmp_path: Path) -> RunConfig:
-    return RunConfig.model_validate({"cache_dir": str(tmp_path / "cache"), "launcher": {"device": "cpu", "start_timeout_seconds": 5}})
+    return RunConfig.model_validate(
+        {"cache_dir": str(tmp_path / "cache"), "launcher": {"device": "cpu", "start_timeout_seconds": 5}}
+    )
 
 
 @pytest.fixture
@@ -63,8 +65,8 @@ def folder(config: RunConfig) -> Path:
     return ops.extensions_dir(config.cache_dir, "cpu")
 
 
-def ahead(config: RunConfig, host: PretendedHost, said: list[str]) -> Ahead:
-    return Ahead(config, host, Path("/run"), {}, lambda: None, said.append)  # type: ignore[arg-type]
+def ahead(config: RunConfig, host: PretendedHost, said: list[str]) -> OpBuilder:
+    return OpBuilder(config, host, Path("/run"), {}, lambda: None, said.append)  # type: ignore[arg-type]
 
 
 def test_built_once_with_a_message_before_and_after(config: RunConfig, folder: Path) -> None:
@@ -84,7 +86,9 @@ def test_a_left_lock_is_named_with_its_age_and_removed(config: RunConfig, folder
     os.utime(lock, (time.time() - 3600,) * 2)
     host, said = PretendedHost(folder, None), []
     assert ahead(config, host, said).build(["cpu_adam"]) == {}
-    assert said == [f"removed    {lock}: left 3600 s ago by a build that was killed; every later build would have waited for it"]
+    assert said == [
+        f"removed    {lock}: left 3600 s ago by a build that was killed; every later build would have waited for it"
+    ]
     assert not host.asked
 
 
@@ -140,7 +144,7 @@ def test_a_request_to_stop_ends_the_build(config: RunConfig, folder: Path) -> No
 
     host = PretendedHost(folder, None, seconds=5)
     with pytest.raises(Asked):
-        Ahead(config, host, Path("/run"), {}, watch, lambda text: None).build(["cpu_adam"])  # type: ignore[arg-type]
+        OpBuilder(config, host, Path("/run"), {}, watch, lambda text: None).build(["cpu_adam"])  # type: ignore[arg-type]
     assert host.killed
     assert not (folder / "cpu_adam" / "lock").exists()
 
@@ -155,7 +159,10 @@ def test_a_build_that_fails_says_why(config: RunConfig, folder: Path) -> None:
 def test_swap_files_go_with_the_run(config: RunConfig, tmp_path: Path) -> None:
     """F56: however it ends, and only its own."""
     config.offload.nvme_path = str(tmp_path / "nvme")
-    mine, other = swap_folder(config.offload.nvme_path, tmp_path / "a"), swap_folder(config.offload.nvme_path, tmp_path / "b")
+    mine, other = (
+        swap_folder(config.offload.nvme_path, tmp_path / "a"),
+        swap_folder(config.offload.nvme_path, tmp_path / "b"),
+    )
     other.mkdir(parents=True)
     with pytest.raises(RuntimeError), swap_files(config, tmp_path / "a"):
         (mine / "zero_stage_3").mkdir()

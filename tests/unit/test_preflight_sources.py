@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from runner import places
+from runner import paths
 from runner.compose import compose_run
+from runner.config.schema import ModelConfig, RunConfig
 from runner.errors import Problem, RequestError
 from runner.preflight import assets, check, software
-from runner.preflight import places as checked_places
+from runner.preflight import output_folders as checked_places
 from runner.preflight.size import kept_checkpoints, parameter_count, state_bytes, swap_bytes
-from runner.schema import ModelConfig, RunConfig
 from tests.conftest import ROOT
 
 Usage = namedtuple("Usage", "total used free")
@@ -26,7 +26,15 @@ Usage = namedtuple("Usage", "total used free")
 @pytest.fixture(autouse=True)
 def at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(ROOT)
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"):
+    for name in (
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+        "HF_TOKEN_PATH",
+        "HF_HUB_CACHE",
+        "HF_HUB_OFFLINE",
+        "TRANSFORMERS_OFFLINE",
+        "HF_DATASETS_OFFLINE",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     asked = assets.hub_reachable
@@ -65,7 +73,12 @@ def test_two_columns_with_one_name(tmp_path: Path) -> None:
 
 def test_the_label_among_the_texts(tmp_path: Path) -> None:
     """F03: mapped by mistake, the model would learn the label from itself."""
-    assert "labels as well" in one(found(tmp_path, *data(tmp_path, GOOD), "dataset.columns.sentence2=label"), "dataset.columns.sentence2").why
+    assert (
+        "labels as well"
+        in one(
+            found(tmp_path, *data(tmp_path, GOOD), "dataset.columns.sentence2=label"), "dataset.columns.sentence2"
+        ).why
+    )
 
 
 def test_a_second_file_without_a_column(tmp_path: Path) -> None:
@@ -83,13 +96,22 @@ FINE = '{"sentence1":"a","sentence2":"b","label":0}\n{"sentence1":"c","sentence2
         ('{"sentence2":"b","label":1}', "column 'sentence1' has no text in row 3"),
         ('{"sentence1":"a","label":1}', "column 'sentence2' has no text in row 3"),
         ('{"sentence1":"a","sentence2":"b"}', "column 'label' has no label in row 3"),
-        ('{"sentence1":["x"],"sentence2":"b","label":1}', "column 'sentence1' holds a list where text is needed in row 3"),
-        ('{"sentence1":"a","sentence2":{"k":1},"label":1}', "column 'sentence2' holds an object where text is needed in row 3"),
+        (
+            '{"sentence1":["x"],"sentence2":"b","label":1}',
+            "column 'sentence1' holds a list where text is needed in row 3",
+        ),
+        (
+            '{"sentence1":"a","sentence2":{"k":1},"label":1}',
+            "column 'sentence2' holds an object where text is needed in row 3",
+        ),
         (
             '{"sentence1":"a\\ud800","sentence2":"b","label":1}',
             "column 'sentence1' holds text with half a character (a lone surrogate such as \\ud800) where text is needed in row 3",
         ),
-        ('{"sentence1":"a","sentence2":"b","label":[1]}', "column 'label' holds a list where a class label is needed in row 3"),
+        (
+            '{"sentence1":"a","sentence2":"b","label":[1]}',
+            "column 'label' holds a list where a class label is needed in row 3",
+        ),
     ],
 )
 def test_rows_unlike_the_others(row: str, said: str, tmp_path: Path) -> None:
@@ -101,9 +123,16 @@ def test_rows_unlike_the_others(row: str, said: str, tmp_path: Path) -> None:
 def test_a_dialogue_may_be_a_list_of_turns(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"texts":["a","b"],"labels":"c"}\n{"texts":"a","labels":["c"]}\n')
     problems = found(
-        tmp_path, "recipe=blenderbot_mudoconv", "model=blenderbot_tiny", "dataset=files", f'dataset.train="{tmp_path}/a.jsonl"', f'dataset.validation="{tmp_path}/a.jsonl"'
+        tmp_path,
+        "recipe=blenderbot_mudoconv",
+        "model=blenderbot_tiny",
+        "dataset=files",
+        f'dataset.train="{tmp_path}/a.jsonl"',
+        f'dataset.validation="{tmp_path}/a.jsonl"',
     )
-    assert [p.why for p in problems if p.key == "dataset.train"] == ["column 'labels' holds a list where text is needed in row 2"]
+    assert [p.why for p in problems if p.key == "dataset.train"] == [
+        "column 'labels' holds a list where text is needed in row 2"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +149,9 @@ def test_names_that_do_not_fit(typed: str, said: str, tmp_path: Path) -> None:
 
 
 def test_class_names_where_there_are_no_classes(tmp_path: Path) -> None:
-    problem = one(found(tmp_path, "recipe=gpt2_wikitext", "model=gpt2_tiny", "dataset.label_names=[a,b]"), "label_names")
+    problem = one(
+        found(tmp_path, "recipe=gpt2_wikitext", "model=gpt2_tiny", "dataset.label_names=[a,b]"), "label_names"
+    )
     assert "has no class labels" in problem.why
     assert not [p for p in found(tmp_path, *data(tmp_path, GOOD), "dataset.label_names=[a,b]") if p.severity == "error"]
 
@@ -128,7 +159,7 @@ def test_class_names_where_there_are_no_classes(tmp_path: Path) -> None:
 def test_a_fifo_is_no_data(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.csv")
     problem = one(found(tmp_path, *data(tmp_path, GOOD), f'dataset.train="{tmp_path}/pipe.csv"'), "regular")
-    assert (problem.key, "did you mean" in problem.mend) == ("dataset.train", False)
+    assert (problem.key, "did you mean" in problem.fix) == ("dataset.train", False)
 
 
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
@@ -136,7 +167,9 @@ def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
 
 
 def write_weights(folder: Path, shapes: dict[str, list[int]]) -> None:
-    header = json.dumps({name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}).encode()
+    header = json.dumps(
+        {name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
+    ).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
 
 
@@ -144,7 +177,11 @@ def test_a_head_for_other_labels_is_named(tmp_path: Path) -> None:
     """F11, before the start."""
     folder = tmp_path / "model"
     folder.mkdir()
-    facts = {"model_type": "deberta-v2", "architectures": ["DebertaV2ForSequenceClassification"], "id2label": {"0": "a", "1": "b", "2": "c"}}
+    facts = {
+        "model_type": "deberta-v2",
+        "architectures": ["DebertaV2ForSequenceClassification"],
+        "id2label": {"0": "a", "1": "b", "2": "c"},
+    }
     (folder / "config.json").write_text(json.dumps(facts))
     write_weights(folder, {"x": [2, 2]})
     problem = one(found(tmp_path, f"model.path={folder}", "model.init=pretrained"), "head")
@@ -154,10 +191,15 @@ def test_a_head_for_other_labels_is_named(tmp_path: Path) -> None:
 
 def test_a_gated_model_without_a_token(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(assets, "hub_reachable", lambda: True)
-    gated = ("model.hub_id=some/gated", "model.init=pretrained", "model.gated=true", "model.tokenizer=bundled:deberta_tiny")
+    gated = (
+        "model.hub_id=some/gated",
+        "model.init=pretrained",
+        "model.gated=true",
+        "model.tokenizer=bundled:deberta_tiny",
+    )
     problem = one(found(tmp_path, *gated), "gated")
-    assert "hf auth login" in problem.mend
-    assert "https://huggingface.co/some/gated" in problem.mend
+    assert "hf auth login" in problem.fix
+    assert "https://huggingface.co/some/gated" in problem.fix
     monkeypatch.setenv("HF_TOKEN", "hf_x")
     assert not found(tmp_path, *gated)
     monkeypatch.delenv("HF_TOKEN")
@@ -168,13 +210,19 @@ def test_a_gated_model_without_a_token(tmp_path: Path, monkeypatch) -> None:
 
 def test_a_mirror_that_does_not_answer_is_named(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    assert "(http://127.0.0.1:9)" in one(found(tmp_path, "model.hub_id=some/model", "model.init=pretrained", "model.tokenizer=bundled:deberta_tiny"), "weights").why
+    assert (
+        "(http://127.0.0.1:9)"
+        in one(
+            found(tmp_path, "model.hub_id=some/model", "model.init=pretrained", "model.tokenizer=bundled:deberta_tiny"),
+            "weights",
+        ).why
+    )
 
 
 def test_metrics_come_from_installed_libraries(tmp_path: Path, monkeypatch) -> None:
     """F02."""
     monkeypatch.setattr(software, "is_installed", lambda module: module != "sklearn")
-    assert one(found(tmp_path), "scikit-learn").mend == "pip install scikit-learn"
+    assert one(found(tmp_path), "scikit-learn").fix == "pip install scikit-learn"
     assert "accuracy, f1" in one(found(tmp_path, "recipe.metric_for_best=bleu"), "metric_for_best").why
 
 
@@ -229,7 +277,7 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path, monkeypatch) -> None:
     assert problem.severity == "error"
     assert "about 4." in problem.why
     assert "free are 10.0 MiB on the volume" in problem.why
-    assert "checkpoint.keep_last=1" in problem.mend
+    assert "checkpoint.keep_last=1" in problem.fix
     assert one(found(tmp_path, *asked, "checkpoint.check_space=false"), "3 checkpoints of").severity == "warning"
     assert not [p for p in found(tmp_path) if p.severity == "error"]  # the model alone fits
 
@@ -246,19 +294,22 @@ def test_little_room_is_a_warning_that_names_the_volume(tmp_path: Path, monkeypa
 def test_one_setting_moves_every_cache(tmp_path: Path, monkeypatch) -> None:
     """F44: each library's own variable, too; the token stays where it is."""
     monkeypatch.setenv("HF_HUB_CACHE", "/elsewhere")
-    variables = places.cache_variables(tmp_path)
+    variables = paths.cache_variables(tmp_path)
     assert variables["HF_HUB_CACHE"] == str(tmp_path / "huggingface" / "hub")
     assert all(value.startswith(str(tmp_path)) for value in variables.values())
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "token").write_text("hf_x")
-    assert places.cache_variables(tmp_path)["HF_TOKEN_PATH"] == str(tmp_path / "hf" / "token")
-    assert all(place.path.is_relative_to(tmp_path / "c") for place in checked_places.locations(RunConfig(cache_dir=str(tmp_path / "c"))))
+    assert paths.cache_variables(tmp_path)["HF_TOKEN_PATH"] == str(tmp_path / "hf" / "token")
+    assert all(
+        place.path.is_relative_to(tmp_path / "c")
+        for place in checked_places.locations(RunConfig(cache_dir=str(tmp_path / "c")))
+    )
 
 
 def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     problems = found(tmp_path, f"cache_dir={tmp_path}/file/cache")
-    assert any("is not a folder" in problem.why and "set cache_dir=DIR" in problem.mend for problem in problems)
+    assert any("is not a folder" in problem.why and "set cache_dir=DIR" in problem.fix for problem in problems)
 
 
 def test_a_run_folder_below_a_file(tmp_path: Path) -> None:
@@ -282,5 +333,13 @@ def test_several_wrong_things_come_at_once(tmp_path: Path, monkeypatch) -> None:
         "recipe.metric_for_best=bleu",
     )
     keys = {problem.key for problem in problems if problem.severity == "error"}
-    assert keys == {"precision", "offload", "train.global_batch_size", "launcher.num_nodes", "zero.stage3_prefetch_bucket_size", "recipe.metric_for_best", "hydra.run.dir"}
+    assert keys == {
+        "precision",
+        "offload",
+        "train.global_batch_size",
+        "launcher.num_nodes",
+        "zero.stage3_prefetch_bucket_size",
+        "recipe.metric_for_best",
+        "hydra.run.dir",
+    }
     assert all("\n" not in problem.line() for problem in problems)

@@ -13,7 +13,9 @@ from runner.data.prepared import PreparedSplit
 
 def _split(blocks: list[list[int]]) -> PreparedSplit:
     """A split whose row n has n tokens, in blocks as given by their row numbers."""
-    table = pa.Table.from_batches([pa.record_batch({"input_ids": [[7] * row for row in block], "labels": block}) for block in blocks])
+    table = pa.Table.from_batches(
+        [pa.record_batch({"input_ids": [[7] * row for row in block], "labels": block}) for block in blocks]
+    )
     lengths = np.array([row for block in blocks for row in block], dtype=np.int32)
     return PreparedSplit(table, lengths, np.ones_like(lengths), "x", [])
 

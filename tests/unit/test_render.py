@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner import plan, render
+from runner import render
 from runner.compose import compose_run
-from runner.resolve import resolve_machine
-from runner.schema import RunConfig
+from runner.config import plan
+from runner.config.resolve import resolve_machine
+from runner.config.schema import RunConfig
 from tests.conftest import ROOT
 
 
@@ -46,7 +47,11 @@ def test_the_batch_triple_is_consistent():
     made = config()
     made.train.micro_batch_size, made.train.gradient_accumulation_steps = 5, 3
     rendered = render.deepspeed_config(made, 100)
-    assert (rendered["train_batch_size"], rendered["train_micro_batch_size_per_gpu"], rendered["gradient_accumulation_steps"]) == (30, 5, 3)
+    assert (
+        rendered["train_batch_size"],
+        rendered["train_micro_batch_size_per_gpu"],
+        rendered["gradient_accumulation_steps"],
+    ) == (30, 5, 3)
 
 
 @pytest.mark.parametrize(("warmup", "total"), [(0, 7), (2, 7), (3, 50)])
@@ -89,11 +94,20 @@ def test_offload_stands_in_the_json():
 
 @pytest.mark.parametrize(
     ("overrides", "expected"),
-    [((), True), (("optimizer.fused=false",), None), (("offload=optimizer_cpu",), None), (("offload=optimizer_cpu", "offload.force_cpu_adam=false"), True)],
+    [
+        ((), True),
+        (("optimizer.fused=false",), None),
+        (("offload=optimizer_cpu",), None),
+        (("offload=optimizer_cpu", "offload.force_cpu_adam=false"), True),
+    ],
 )
-def test_the_fused_kernel_is_asked_for_where_torch_steps_on_a_cpu(overrides: tuple[str, ...], expected: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fused_kernel_is_asked_for_where_torch_steps_on_a_cpu(
+    overrides: tuple[str, ...], expected: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
-    resolved, problems = resolve_machine(compose_run(["launcher.device=cpu", "launcher.num_processes=2", *overrides]).config)
+    resolved, problems = resolve_machine(
+        compose_run(["launcher.device=cpu", "launcher.num_processes=2", *overrides]).config
+    )
     assert not problems
     resolved.optimizer.owner = resolved.scheduler.owner = "deepspeed"
     assert render.deepspeed_config(resolved, 10)["optimizer"]["params"].get("fused") is expected
@@ -104,8 +118,12 @@ def test_paths_with_blanks_survive_the_by_hand_command():
     assert "'/runs/a b, (c)=d/accelerate.yaml'" in render.by_hand_command(made, Path("/runs/a b, (c)=d"))
 
 
-@pytest.mark.parametrize(("own", "expected"), [({}, "1000"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None), ({"GOMP_SPINCOUNT": "7"}, None)])
-def test_threads_wait_briefly_unless_the_user_has_said_how(own: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("own", "expected"), [({}, "1000"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None), ({"GOMP_SPINCOUNT": "7"}, None)]
+)
+def test_threads_wait_briefly_unless_the_user_has_said_how(
+    own: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in own.items():

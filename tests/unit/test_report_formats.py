@@ -14,11 +14,11 @@ import pytest
 from report_records import points, record, repeat, write_run
 from rich.console import Console
 
+from runner.cli.report import main
 from runner.report.html import headline
 from runner.report.records import read_runs
 from runner.report.tables import compare
 from runner.report.terminal import print_result
-from runner.verbs.report import main
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>|[bold]x[/bold]"
 
@@ -43,7 +43,11 @@ def test_csv_has_a_line_per_row_with_units_in_its_names(tree: Path, capsys: pyte
     ddp, zero, failed = lines
     assert (ddp["train_seconds"], ddp["repeats"], ddp["f1"], ddp["speed_up"]) == ("12.0", "3", "0.8", "")
     assert float(ddp["train_seconds_half_width"]) == pytest.approx(4.9683, abs=1e-4)
-    assert (zero["train_seconds"], zero["train_seconds_half_width"], zero["peak_memory_bytes"]) == ("6.0", "", str(3 * 2**30))
+    assert (zero["train_seconds"], zero["train_seconds_half_width"], zero["peak_memory_bytes"]) == (
+        "6.0",
+        "",
+        str(3 * 2**30),
+    )
     assert float(zero["speed_up"]) == pytest.approx((10 * 12 * 14) ** (1 / 3) / 6)
     assert (failed["status"], failed["train_seconds"]) == ("failed", "")
     assert failed["reason"].startswith("'=cmd")
@@ -67,7 +71,9 @@ def test_markdown_escapes_cells(tree: Path, capsys: pytest.CaptureFixture[str]) 
     assert {line.replace("\\|", "").count("|") for line in rows} == {rows[0].count("|")}
 
 
-def test_the_terminal_shows_markup_as_text_and_reasons_below(tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_terminal_shows_markup_as_text_and_reasons_below(
+    tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     text = _output(capsys, str(tree))
     assert "[bold]x[/bold]" in text
@@ -76,7 +82,9 @@ def test_the_terminal_shows_markup_as_text_and_reasons_below(tree: Path, capsys:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_a_narrow_terminal_never_breaks_a_number(tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+def test_a_narrow_terminal_never_breaks_a_number(
+    tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     for index in range(3):
         write_run(tree / f"z{index}", repeat("ZeRO-3 + CPU offload", index, 11.0 + index), points())
@@ -121,14 +129,18 @@ def test_the_page_without_logs_needs_no_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["md", "csv", "json"])
-def test_the_ending_of_the_output_chooses_the_format(tree: Path, capsys: pytest.CaptureFixture[str], ending: str) -> None:
+def test_the_ending_of_the_output_chooses_the_format(
+    tree: Path, capsys: pytest.CaptureFixture[str], ending: str
+) -> None:
     output = tree / f"out.{ending}"
     assert main([str(tree), "--output", str(output)]) == 0
     assert output.read_text()[0] == {"md": "#", "csv": "t", "json": "{"}[ending]
     assert capsys.readouterr().out == ""
 
 
-def test_wrong_requests_are_one_line_and_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_requests_are_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "other" / "a", record())
     for arguments, told in [
@@ -140,7 +152,9 @@ def test_wrong_requests_are_one_line_and_status_2(tmp_path: Path, capsys: pytest
         assert capsys.readouterr().err == f"report: {told}\n"
 
 
-def test_a_missing_extra_is_one_line(tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_one_line(
+    tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert main([str(tree), "--format", "html"]) == 2
     assert "pip install 'finetune-runner[report]'" in capsys.readouterr().err
@@ -148,7 +162,7 @@ def test_a_missing_extra_is_one_line(tree: Path, capsys: pytest.CaptureFixture[s
 
 def test_the_table_needs_neither_torch_nor_the_extra(tree: Path) -> None:
     code = (
-        "import sys; from runner.verbs.report import main; status = main(sys.argv[1:]);"
+        "import sys; from runner.cli.report import main; status = main(sys.argv[1:]);"
         "bad = {'torch', 'hydra', 'jinja2', 'plotly', 'numpy', 'pydantic'} & set(sys.modules); sys.exit(status or str(bad) if bad else status)"
     )
     root = Path(__file__).parents[2]
@@ -175,11 +189,16 @@ def test_the_result_of_one_run_says_what_it_was(capsys: pytest.CaptureFixture[st
     [
         ((5.0, 5.1), "ZeRO-2 trains 2.01× "),
         ((10.0, 10.1), "No method is distinguishably faster than DDP at global batch 16."),
-        ((5.0,), "ZeRO-2 trains 2.03× as fast as DDP at global batch 16, without the repeats that would say how sure that is."),
+        (
+            (5.0,),
+            "ZeRO-2 trains 2.03× as fast as DDP at global batch 16, without the repeats that would say how sure that is.",
+        ),
         ((10.0,), "No method is distinguishably faster than DDP at global batch 16."),
     ],
 )
-def test_the_headline_claims_no_more_than_the_interval(tmp_path: Path, seconds: tuple[float, ...], sentence: str) -> None:
+def test_the_headline_claims_no_more_than_the_interval(
+    tmp_path: Path, seconds: tuple[float, ...], sentence: str
+) -> None:
     runs = [repeat("DDP", index, value) for index, value in enumerate((10.1, 10.2))]
     runs += [repeat("ZeRO-2", index, value) for index, value in enumerate(seconds)]
     folders = [write_run(tmp_path / str(index), content) for index, content in enumerate(runs)]
@@ -190,7 +209,10 @@ def test_the_headline_claims_no_more_than_the_interval(tmp_path: Path, seconds: 
 
 
 def test_a_page_of_many_rows_draws_the_first_and_says_so(tmp_path: Path) -> None:
-    folders = [write_run(tmp_path / f"{index:03}", record(("DDP", "ZeRO-2")[index % 2], seed=index), points()) for index in range(60)]
+    folders = [
+        write_run(tmp_path / f"{index:03}", record(("DDP", "ZeRO-2")[index % 2], seed=index), points())
+        for index in range(60)
+    ]
     assert main([*map(str, folders), "--output", str(tmp_path / "page.html")]) == 0
     text = (tmp_path / "page.html").read_text()
     assert "Left out: 36 further rows." in text

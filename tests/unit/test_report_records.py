@@ -15,7 +15,7 @@ import pytest
 from report_records import points, record, write_run
 from rich.console import Console
 
-from runner.memory.past import past_predictions
+from runner.memory.past_predictions import past_predictions
 from runner.report.liveness import runner_liveness, this_boot_id, this_host
 from runner.report.metrics_log import elapsed_seconds, read_points
 from runner.report.records import NoSuchFolder, find_run_folders, read_run, read_runs
@@ -38,7 +38,12 @@ def _myself(**changes: object) -> dict[str, object]:
 def test_version_0_is_read_as_the_present_version(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path, json.loads((FIXTURES / "version_0.json").read_text())))
     assert (run.run_id, run.status, run.method) == ("old-run", "completed", "ZeRO-3 + CPU offload")
-    assert (run.global_batch_size, run.micro_batch_size, run.gradient_accumulation_steps, run.world_size) == (16, 4, 2, 2)
+    assert (run.global_batch_size, run.micro_batch_size, run.gradient_accumulation_steps, run.world_size) == (
+        16,
+        4,
+        2,
+        2,
+    )
     assert run.train_seconds_per_epoch == 11.0
     assert run.eval_seconds_per_epoch == 2.5
     assert run.peak_memory_bytes == 2 * 2**30
@@ -147,7 +152,13 @@ def test_run_folders_are_found_in_trees_sweeps_and_by_name(tmp_path: Path) -> No
 
 
 def test_the_log_survives_a_cut_line_and_keeps_the_later_of_two_equal_steps(tmp_path: Path) -> None:
-    lines = ['{"step": 1, "loss": 3.0, "seconds": 2}', '{"step": 2, "loss": NaN, "seconds": 4}', "nonsense", '{"step": 1, "loss": 1.0, "seconds": 3}', '{"st']
+    lines = [
+        '{"step": 1, "loss": 3.0, "seconds": 2}',
+        '{"step": 2, "loss": NaN, "seconds": 4}',
+        "nonsense",
+        '{"step": 1, "loss": 1.0, "seconds": 3}',
+        '{"st',
+    ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
     found = read_points(tmp_path)
     assert [(point.step, point.loss) for point in found] == [(1, 1.0), (2, None)]

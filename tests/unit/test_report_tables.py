@@ -8,17 +8,22 @@ from typing import Any
 import pytest
 from report_records import GIB, points, record, repeat, write_run
 
+from runner.report.aggregation import Row
 from runner.report.columns import batch_text, bytes_text, speed_up_text
 from runner.report.fairness import curve_difference, statement
-from runner.report.folding import Row
 from runner.report.records import read_run
-from runner.report.run import Run
+from runner.report.run_view import Run
 from runner.report.tables import Comparison, Table, compare
 
 
-def _runs(folder: Path, records: list[dict[str, Any]], logs: list[list[dict[str, Any]] | None] | None = None) -> list[Run]:
+def _runs(
+    folder: Path, records: list[dict[str, Any]], logs: list[list[dict[str, Any]] | None] | None = None
+) -> list[Run]:
     logs = logs or [points()] * len(records)
-    return [read_run(write_run(folder / f"run{index}", content, log)) for index, (content, log) in enumerate(zip(records, logs, strict=True))]
+    return [
+        read_run(write_run(folder / f"run{index}", content, log))
+        for index, (content, log) in enumerate(zip(records, logs, strict=True))
+    ]
 
 
 def _compared(folder: Path, *records: dict[str, Any]) -> Comparison:
@@ -34,11 +39,20 @@ def _by_label(table: Table) -> dict[str, Row]:
 
 
 def test_matched_and_largest_are_separate_tables(tmp_path: Path) -> None:
-    comparison = _compared(tmp_path, record("ZeRO-2"), record("DDP"), record("DDP", micro=16), record("ZeRO-2", micro=40, train_seconds=5.0))
+    comparison = _compared(
+        tmp_path,
+        record("ZeRO-2"),
+        record("DDP"),
+        record("DDP", micro=16),
+        record("ZeRO-2", micro=40, train_seconds=5.0),
+    )
     matched, largest = comparison.tables
     assert (matched.kind, [row.label for row in matched.rows]) == ("matched", ["DDP", "ZeRO-2"])
     assert matched.title.startswith("Matched batch: global batch 16")
-    assert (largest.kind, [(row.label, row.first.micro_batch_size) for row in largest.rows]) == ("largest", [("DDP", 16), ("ZeRO-2", 40)])
+    assert (largest.kind, [(row.label, row.first.micro_batch_size) for row in largest.rows]) == (
+        "largest",
+        [("DDP", 16), ("ZeRO-2", 40)],
+    )
     assert largest.rows[1].speed_up is not None
     assert largest.rows[1].speed_up.value == pytest.approx(2.0)
     assert any("not searched for by fit: DDP, ZeRO-2" in note for note in largest.notes)
@@ -84,10 +98,20 @@ def test_repeats_are_folded_into_a_mean_with_interval(tmp_path: Path) -> None:
 
 
 def test_runs_by_hand_are_told_apart_by_what_differs_and_not_folded(tmp_path: Path) -> None:
-    runs = [record("DDP", seed=1), record("DDP", seed=2), record("ZeRO-2", config={"optimizer": {"lr": 1e-4}}), record("ZeRO-2")]
+    runs = [
+        record("DDP", seed=1),
+        record("DDP", seed=2),
+        record("ZeRO-2", config={"optimizer": {"lr": 1e-4}}),
+        record("ZeRO-2"),
+    ]
     (table,) = _compared(tmp_path, *runs).tables
     labels = [row.label for row in table.rows]
-    assert labels == ["DDP, train.seed=1", "DDP, train.seed=2", "ZeRO-2, optimizer.lr=0.0001", "ZeRO-2, optimizer.lr=2e-05"]
+    assert labels == [
+        "DDP, train.seed=1",
+        "DDP, train.seed=2",
+        "ZeRO-2, optimizer.lr=0.0001",
+        "ZeRO-2, optimizer.lr=2e-05",
+    ]
 
 
 def test_identical_runs_still_get_labels_of_their_own(tmp_path: Path) -> None:
@@ -96,7 +120,11 @@ def test_identical_runs_still_get_labels_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_failed_repeat_is_named_and_not_averaged(tmp_path: Path) -> None:
-    runs = [repeat("DDP", 0, 10.0), repeat("DDP", 1, 90.0, status="failed", reason="CUDA out of memory"), repeat("ZeRO-2", 0, 5.0)]
+    runs = [
+        repeat("DDP", 0, 10.0),
+        repeat("DDP", 1, 90.0, status="failed", reason="CUDA out of memory"),
+        repeat("ZeRO-2", 0, 5.0),
+    ]
     (table,) = _compared(tmp_path, *runs).tables
     row = table.rows[0]
     assert (row.status, row.reason) == ("1 of 2 completed", "CUDA out of memory")
@@ -148,20 +176,36 @@ def test_fairness_names_all_that_was_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "name", "told"),
     [
-        ({"observed": {"optimizer_class": "DeepSpeedCPUAdam"}}, "optimizer class", "DDP: AdamW; ZeRO-2: DeepSpeedCPUAdam"),
+        (
+            {"observed": {"optimizer_class": "DeepSpeedCPUAdam"}},
+            "optimizer class",
+            "DDP: AdamW; ZeRO-2: DeepSpeedCPUAdam",
+        ),
         ({"observed": {"optimizer_fused": True}}, "optimizer class", "DDP: AdamW; ZeRO-2: AdamW (fused)"),
-        ({"observed": {"optimizer_state_dtype": "bfloat16"}}, "optimizer state dtype", "DDP: float32; ZeRO-2: bfloat16"),
+        (
+            {"observed": {"optimizer_state_dtype": "bfloat16"}},
+            "optimizer state dtype",
+            "DDP: float32; ZeRO-2: bfloat16",
+        ),
         ({"observed": {"activation_dtype": "float16"}}, "precision", "DDP: bfloat16; ZeRO-2: float16"),
         ({"config": {"train": {"gradient_clipping": 0.0}}}, "gradient clipping", "DDP: 1.0; ZeRO-2: 0.0"),
         ({"data_order_hash": "x"}, "data order", "DDP: order-42; ZeRO-2: x"),
         ({"samples_seen": 120}, "samples seen", "DDP: 128; ZeRO-2: 120"),
         ({"config": {"train": {"eval_micro_batch_size": 4}}}, "evaluation settings", "DDP: 32; ZeRO-2: 4"),
-        ({"config": {"train": {"warmup_steps_not_timed": 0}}}, "warm-up steps left out of step times", "DDP: 3; ZeRO-2: 0"),
+        (
+            {"config": {"train": {"warmup_steps_not_timed": 0}}},
+            "warm-up steps left out of step times",
+            "DDP: 3; ZeRO-2: 0",
+        ),
         ({"data": {"train": {"fingerprint": "zz"}}}, "data set fingerprint", "DDP: aa; ZeRO-2: zz"),
         ({"num_parameters": 5}, "model", "DDP: 1000000; ZeRO-2: 5"),
         ({"config": {"train": {"seed": 7}}}, "seed", "DDP: 42; ZeRO-2: 7"),
         ({"versions": {"torch": "2.8.0"}}, "package versions", "DDP: torch 2.7.1; ZeRO-2: torch 2.8.0"),
-        ({"hardware": {"devices": [{"name": "A100"}, {"name": "A100"}]}}, "devices and ranks", "DDP: H100, H100; ZeRO-2: A100, A100"),
+        (
+            {"hardware": {"devices": [{"name": "A100"}, {"name": "A100"}]}},
+            "devices and ranks",
+            "DDP: H100, H100; ZeRO-2: A100, A100",
+        ),
     ],
 )
 def test_fairness_names_what_differs(tmp_path: Path, changes: dict[str, Any], name: str, told: str) -> None:
@@ -181,7 +225,10 @@ def test_learning_rates_are_compared_at_equal_steps(tmp_path: Path) -> None:
     logs = [points(), points(peak=4e-5)]
     (table,) = compare(_runs(tmp_path, [record("DDP"), record("ZeRO-2")], logs)).tables
     assert table.fairness is not None
-    assert statement(table.fairness)[0] == "DIFFERS: learning-rate curve (DDP: reference; ZeRO-2: from step 1: 3.5e-05 against 1.75e-05)."
+    assert (
+        statement(table.fairness)[0]
+        == "DIFFERS: learning-rate curve (DDP: reference; ZeRO-2: from step 1: 3.5e-05 against 1.75e-05)."
+    )
     assert curve_difference({1: 1.0, 2: 2.0, 3: 3.0}, {2: 2.0 + 1e-7, 3: 3.0}) == ""
     assert curve_difference({1: 1.0, 2: 2.0}, {1: 1.0}) == "1 optimizer steps against 2"
     assert curve_difference({1: 1.0}, {2: 2.0}) == "no optimizer step logged by both"
@@ -223,4 +270,10 @@ def test_notes_name_generated_data_cut_epochs_and_phases_that_do_not_add_up(tmp_
 def test_numbers_carry_their_units(tmp_path: Path) -> None:
     (run,) = _runs(tmp_path, [record()])
     assert batch_text(run) == "16 = 8×1×2"
-    assert [bytes_text(value) for value in (None, 512, 1536, 3 * GIB, 250 * GIB)] == ["–", "512 B", "1.50 KiB", "3.00 GiB", "250 GiB"]
+    assert [bytes_text(value) for value in (None, 512, 1536, 3 * GIB, 250 * GIB)] == [
+        "–",
+        "512 B",
+        "1.50 KiB",
+        "3.00 GiB",
+        "250 GiB",
+    ]

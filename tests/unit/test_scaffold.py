@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.catalogue import recipes_for
+from runner.cli.new import main
+from runner.config.catalogue import recipes_for
 from runner.errors import RequestError
 from runner.recipe import recipe_class
 from runner.scaffold import class_name, create, template
-from runner.verbs.new import main
 
 
 def refusal(name: str, root: Path) -> str:
@@ -34,7 +34,9 @@ def test_a_copy_differs_in_names_only(source: str, tmp_path: Path) -> None:
     assert [type(node) for node in ast.walk(ast.parse(code.read_text()))] == before
 
 
-@pytest.mark.parametrize("name", ["my task", "9a", "class", "größe", "", "_hidden", "a-b", "../x", "x" * 101, "x" * 300])
+@pytest.mark.parametrize(
+    "name", ["my task", "9a", "class", "größe", "", "_hidden", "a-b", "../x", "x" * 101, "x" * 300]
+)
 def test_names_that_are_no_identifiers(name: str, tmp_path: Path) -> None:
     assert "a recipe's name must be a Python identifier" in refusal(name, tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -81,7 +83,11 @@ def test_unknown_template_names_the_nearest() -> None:
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b"name: [\n", "this file cannot be read as YAML"), (b"\xff", "this file cannot be read as YAML"), (b"recipe: 3\n", "names this file, but it is not to be found")],
+    [
+        (b"name: [\n", "this file cannot be read as YAML"),
+        (b"\xff", "this file cannot be read as YAML"),
+        (b"recipe: 3\n", "names this file, but it is not to be found"),
+    ],
 )
 def test_a_broken_recipe_of_the_user(content: bytes, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is named where it is asked for, and in nobody's way where it is not."""

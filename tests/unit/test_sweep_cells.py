@@ -66,18 +66,33 @@ def test_a_reference_that_only_some_cells_can_follow_stops_no_sweep() -> None:
 
 def test_prepared_sweeps() -> None:
     compared = [cell.composed.config for cell in cells_of("+sweep=ddp_vs_zero") if cell.composed]
-    assert [(config.launcher.name, config.zero.stage) for config in compared] == [("ddp", 0), ("deepspeed", 0), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3)]
+    assert [(config.launcher.name, config.zero.stage) for config in compared] == [
+        ("ddp", 0),
+        ("deepspeed", 0),
+        ("deepspeed", 1),
+        ("deepspeed", 2),
+        ("deepspeed", 3),
+    ]
     assert len({config.train.micro_batch_size for config in compared}) == 1
     assert all(config.sweep.largest_batch for config in compared)
     sizes = cells_of("+sweep=batch_sizes", "train.micro_batch_size=1,2")
     configs = [cell.composed.config for cell in sizes if cell.composed]
-    assert [(config.launcher.name, config.train.micro_batch_size) for config in configs] == [("ddp", 1), ("ddp", 2), ("deepspeed", 1), ("deepspeed", 2)]
+    assert [(config.launcher.name, config.train.micro_batch_size) for config in configs] == [
+        ("ddp", 1),
+        ("ddp", 2),
+        ("deepspeed", 1),
+        ("deepspeed", 2),
+    ]
 
 
 def test_repeats_and_largest_are_jobs_of_their_own(tmp_path: Path) -> None:
     cells = cells_of("launcher=ddp,deepspeed", "sweep.repeats=2", "sweep.largest_batch=true", "train.seed=7")
-    jobs = jobs_of(cells, tmp_path, ["launcher=ddp,deepspeed", "sweep.repeats=2", "sweep.largest_batch=true", "train.seed=7"])
-    assert [job.name for job in jobs] == [f"{cell}{part}-repeat{repeat}" for part in ("", "-largest") for cell in (0, 1) for repeat in (0, 1)]
+    jobs = jobs_of(
+        cells, tmp_path, ["launcher=ddp,deepspeed", "sweep.repeats=2", "sweep.largest_batch=true", "train.seed=7"]
+    )
+    assert [job.name for job in jobs] == [
+        f"{cell}{part}-repeat{repeat}" for part in ("", "-largest") for cell in (0, 1) for repeat in (0, 1)
+    ]
     assert [job.checked.config.train.seed for job in jobs if job.checked] == [7, 8] * 4
     assert len({job.hash for job in jobs}) == 8
     assert [job.run_dir.name for job in jobs] == [job.name for job in jobs]
@@ -101,7 +116,13 @@ def test_edited_data_make_another_cell(tmp_path: Path) -> None:
     hashes = []
     for word in ("red", "blue"):
         rows.write_text("sentence1,sentence2,label\n" + f"a {word} house,a house,0\na cat,a dog,1\n" * 4)
-        overrides = ["dataset=files", f'dataset.train="{rows}"', f'dataset.validation="{rows}"', "launcher=ddp", "train.micro_batch_size=1"]
+        overrides = [
+            "dataset=files",
+            f'dataset.train="{rows}"',
+            f'dataset.validation="{rows}"',
+            "launcher=ddp",
+            "train.micro_batch_size=1",
+        ]
         hashes.append(cell_hash(check(compose_run(overrides), starting=False)))
     assert hashes[0] != hashes[1]
 
@@ -117,7 +138,9 @@ def test_the_same_sweep_is_found_again(tmp_path: Path) -> None:
 def test_history_prefers_the_completed_run(tmp_path: Path) -> None:
     for name, status, started in (("a", "completed", "2026-01-01"), ("b", "failed", "2026-01-02")):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "record.json").write_text(json.dumps({"schema_version": 1, "status": status, "started_at": started, "cell": {"hash": "h"}}))
+        (tmp_path / name / "record.json").write_text(
+            json.dumps({"schema_version": 1, "status": status, "started_at": started, "cell": {"hash": "h"}})
+        )
     assert earlier_cells([tmp_path])["h"].folder.name == "a"
 
 

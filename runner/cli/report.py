@@ -1,0 +1,140 @@
+"""`python -m runner report`: read records, print or write the comparison."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.report.records import DEFAULT_FOLDERS, NoSuchFolder, find_run_folders, read_runs
+from runner.report.run_view import Run
+from runner.report.tables import Comparison, compare
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FORMATS = ("table", "markdown", "csv", "json", "html")
+_FORMAT_BY_SUFFIX = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
+_DEFAULT_PAGE = Path("report.html")
+_WRONG_REQUEST = 2
+
+
+class WrongRequest(Exception):
+    """Something about the request cannot be met; the message is one line for the user."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the verb; returns the exit status: 0, or 2 with one line on stderr when nothing can be reported."""
+    options = _parser().parse_args(arguments)
+    try:
+        comparison = compare(_runs(options.run_dirs), options.run_dirs)
+        _deliver(comparison, _format(options), options.output)
+    except (WrongRequest, NoSuchFolder) as error:
+        print(f"report: {error}", file=sys.stderr)
+        return _WRONG_REQUEST
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m runner report",
+        description="Compare runs: read their records and print a table, or write a page.",
+    )
+    parser.add_argument(
+        "run_dirs",
+        nargs="*",
+        type=Path,
+        metavar="RUN_DIRS",
+        help="run folders, sweep folders or trees (default: outputs/ and multirun/)",
+    )
+    parser.add_argument("--format", choices=FORMATS, help="default: by the ending of --output, else table")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write here instead of standard output")
+    return parser
+
+
+def _format(options: argparse.Namespace) -> str:
+    if options.format:
+        return str(options.format)
+    return _FORMAT_BY_SUFFIX.get(options.output.suffix.lower(), "table") if options.output else "table"
+
+
+def _runs(asked: Sequence[Path]) -> list[Run]:
+    """The runs of the asked folders, or of the default ones.
+
+    Raises:
+        WrongRequest: no record was found.
+        NoSuchFolder: a folder that was asked for does not exist.
+    """
+    roots = list(asked) or [folder for folder in DEFAULT_FOLDERS if folder.is_dir()]
+    folders = find_run_folders(roots)
+    if not folders:
+        places = ", ".join(str(root) for root in (asked or DEFAULT_FOLDERS))
+        raise WrongRequest(f"no run found under {places}; make one with: python -m runner run")
+    return read_runs(folders)
+
+
+def _deliver(comparison: Comparison, name: str, output: Path | None) -> None:
+    """Print, or write to `output`; a page asked for on a terminal goes to report.html."""
+    if name == "html" and output is None and sys.stdout.isatty():
+        output = _DEFAULT_PAGE
+    if name == "table":
+        _deliver_table(comparison, output)
+        return
+    content = _content(comparison, name, output)
+    if output is None:
+        print(content, end="")
+        sys.stdout.flush()
+    else:
+        _write(output, content)
+
+
+def _content(comparison: Comparison, name: str, output: Path | None) -> str:
+    if name == "html":
+        from runner.report.html import MissingExtra, page
+
+        try:
+            return page(comparison, output.parent if output else Path())
+        except MissingExtra as error:
+            raise WrongRequest(str(error)) from None
+    if name == "markdown":
+        from runner.report.markdown import markdown
+
+        return markdown(comparison)
+    from runner.report.exports import csv_text, json_text
+
+    return csv_text(comparison) if name == "csv" else json_text(comparison)
+
+
+def _deliver_table(comparison: Comparison, output: Path | None) -> None:
+    """The terminal's table; in a file it is plain text, 120 columns wide."""
+    import io
+
+    from rich.console import Console
+
+    from runner.report.terminal import print_comparison
+
+    if output is None:
+        print_comparison(comparison, _console())
+        return
+    buffer = io.StringIO()
+    print_comparison(comparison, Console(file=buffer, width=120))
+    _write(output, buffer.getvalue())
+
+
+def _console() -> Console:
+    """A terminal's own width; in a pipe 120 columns unless COLUMNS says otherwise."""
+    import os
+
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=120)
+
+
+def _write(output: Path, content: str) -> None:
+    try:
+        output.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise WrongRequest(f"cannot write {output}: {error.strerror}") from None
+    print(f"wrote {output}", file=sys.stderr)

@@ -1,0 +1,57 @@
+"""`python -m runner resume RUN_DIR [overrides]`: resume an interrupted run, in its folder and its record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from runner import rundir
+from runner.checkpoint.conversion import ConversionStopped
+from runner.cli.single_run import announce, conclude
+from runner.errors import Problem, RequestError
+from runner.execution import run_attempt
+from runner.launch.host_client import Host
+from runner.launch.host_pool import needs_no_hub
+from runner.launch.watch import console as terminal
+from runner.launch.watch import stopping
+from runner.resume import find, open_run, prepare, wait_for_survivors
+
+USAGE = """usage: python -m runner resume RUN_DIR [KEY=VALUE ...]
+
+Resume an interrupted run from its newest whole checkpoint, in the same folder and the same record.
+What may be changed: docs/reliability.md."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check what stands in the way, launch, and print the result; returns the exit status."""
+    started = time.monotonic()
+    if not arguments or ("=" in arguments[0] and not Path(arguments[0]).is_dir()):
+        raise RequestError(
+            Problem(
+                "RUN_DIR",
+                arguments[0] if arguments else None,
+                "the folder of the run comes first",
+                "type python -m runner resume RUN_DIR [KEY=VALUE ...]",
+            )
+        )
+    run_dir, overrides = Path(arguments[0]).expanduser().absolute(), list(arguments[1:])
+    console = terminal()
+    say = partial(console.print, highlight=False, markup=False)
+    record = open_run(run_dir)
+    with rundir.held(run_dir), stopping() as stop:
+        wait_for_survivors(run_dir, say)
+        found = find(run_dir, record, overrides)
+        try:
+            request = prepare(found, overrides, started, say, lambda: stop.asked)
+        except ConversionStopped:
+            say(f"stopped before any rank was started; resume with python -m runner resume '{run_dir}'")
+            return stop.exit_status
+        host = Host(found.config, offline=needs_no_hub(found.config))
+        try:
+            announce(request.checked, console)
+            ended = run_attempt(request, host, stop, console)
+        finally:
+            host.close()
+    return conclude(ended, request.checked, console)

@@ -1,0 +1,125 @@
+"""One run, from the composed request to its result on the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from runner.compose import Composed
+from runner.config import plan
+from runner.config.resolve import resolve_machine
+from runner.config.schema import RunConfig
+from runner.deepspeed_json import adam_class, schedule_words
+from runner.errors import RequestError
+from runner.execution import Ended, Request, execute
+from runner.launch.host_client import Host
+from runner.launch.host_pool import needs_no_hub
+from runner.launch.watch import console as terminal
+from runner.launch.watch import stopping
+from runner.preflight import Checked, check
+from runner.preflight.devices import placement
+from runner.preflight.unused_keys import unread_sections
+
+
+def run_composed(composed: Composed, started: float) -> int:
+    """Check, launch, and print the result; returns the exit status.
+
+    Args:
+        started: when the command was typed, in seconds of the machine's monotonic clock.
+
+    Raises:
+        RequestError: with everything that is wrong.
+    """
+    console = terminal()
+    unread = unread_sections(composed.explicit, ("fit", "sweep"), "`python -m runner fit` and sweeps (-m) read it")
+    if unread:
+        raise RequestError(unread)
+    host = start_host(composed)
+    try:
+        checked = check(composed)
+        announce(checked, console)
+        with stopping() as stop:
+            ended = execute(Request(checked, composed.overrides, started), host, stop, console)
+    finally:
+        host.close()
+    return conclude(ended, checked, console)
+
+
+def start_host(composed: Composed) -> Host:
+    """Start importing while the rest of the request is still being checked."""
+    config, _ = resolve_machine(composed.config)
+    return Host(config, offline=needs_no_hub(config))
+
+
+def announce(checked: Checked, console: Console) -> None:
+    """The plan, before anything starts: what runs, on what, with which arithmetic."""
+    for line in plan_lines(checked):
+        console.print(line, highlight=False, markup=False)
+    for problem in checked.notices:
+        console.print(problem.line(), highlight=False, markup=False)
+
+
+def plan_lines(checked: Checked) -> list[str]:
+    """The plan as lines of text."""
+    config = checked.config
+    train, ranks = config.train, plan.world_size(config)
+    steps = (
+        f"{checked.total_steps} optimizer steps"
+        if checked.total_steps
+        else "optimizer steps: known when the data is prepared"
+    )
+    sample = " (GENERATED sample, not a benchmark)" if config.dataset.generated else ""
+    lines = [
+        f"run        {checked.run_dir}",
+        f"model      {config.model.name} ({'random weights' if config.model.init == 'random' else 'pretrained: ' + str(config.model.path or config.model.hub_id)})",
+        f"data       {config.dataset.name}{sample}"
+        + "".join(f", {split} {rows} rows" for split, rows in config.dataset.rows.items()),
+        f"method     {plan.method(config)}, {ranks} {config.launcher.device} rank{'s' if ranks > 1 else ''}, {config.precision.name}, {config.launcher.omp_num_threads} threads each",
+        f"devices    {placement(config)}",
+    ]
+    if config.mode == "train":
+        words = schedule_words(checked.user_json, config, checked.total_steps)
+        lines += [
+            f"batch      {train.micro_batch_size} × {train.gradient_accumulation_steps} accumulated × {ranks} ranks = {plan.global_batch_size(config)}; {steps}",
+            f"optimizer  {_optimizer_line(checked)}",
+            f"schedule   {config.scheduler.name}, {config.scheduler.warmup_steps} warm-up steps{words}, owned by {_owner(config, config.scheduler.owner)}",
+        ]
+    return lines
+
+
+def _optimizer_line(checked: Checked) -> str:
+    config, optimizer = checked.config, checked.config.optimizer
+    if checked.user_json is not None and "optimizer" in checked.user_json:
+        name = adam_class(checked.user_json, config)
+    else:
+        name = "DeepSpeedCPUAdam" if plan.on_cpu_adam(config) else "torch AdamW"
+    name += " (offloaded states)" if plan.on_cpu_adam(config) else ""
+    return f"{name}, lr {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}, owned by {_owner(config, optimizer.owner)}"
+
+
+def _owner(config: RunConfig, owner: str) -> str:
+    if owner == "deepspeed":
+        return (
+            f"the DeepSpeed JSON ({config.launcher.config_file})"
+            if config.launcher.config_file
+            else "the DeepSpeed JSON"
+        )
+    return "the client"
+
+
+def conclude(ended: Ended, checked: Checked, console: Console) -> int:
+    """The result table, or the one block that says what went wrong."""
+    from runner.report.terminal import print_result
+
+    if ended.status == "completed":
+        print_result(ended.record.data, console)
+        console.print(f"record     {ended.record.path}", highlight=False)
+        return ended.exit_code
+    reason = ended.record.data.get("reason")
+    console.print(f"{ended.status}: {reason}", highlight=False, markup=False)
+    if ended.failure is not None:
+        for line in ended.record.data["failure"].get("advice", []):
+            console.print(line, highlight=False, markup=False)
+        console.print(f"log        {ended.failure.log}", highlight=False)
+    if ended.status == "preempted":
+        console.print(f"resume with python -m runner resume '{checked.run_dir}'", highlight=False)
+    return ended.exit_code

@@ -1,0 +1,72 @@
+"""How the global batch, the optimizer steps and the learning rate follow from a configuration.
+
+One place for each of these facts: rendering, the estimate, the loop and the report all call it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from runner.config.schema import RunConfig
+
+
+def world_size(config: RunConfig) -> int:
+    """Ranks over all machines. The configuration must be resolved (`num_processes` a number)."""
+    assert isinstance(config.launcher.num_processes, int), "resolve the configuration first"
+    return config.launcher.num_processes * config.launcher.num_nodes
+
+
+def global_batch_size(config: RunConfig) -> int:
+    """Rows per optimizer step: micro batch × accumulation × ranks."""
+    return config.train.micro_batch_size * config.train.gradient_accumulation_steps * world_size(config)
+
+
+def on_cpu_adam(config: RunConfig) -> bool:
+    """Whether DeepSpeed's compiled CPU Adam takes the place of torch's optimizer."""
+    return config.offload.optimizer != "none" and config.offload.force_cpu_adam
+
+
+def batches_per_epoch(rows: int, config: RunConfig) -> int:
+    """Micro batches of each rank in one epoch; the last may be smaller, no row is dropped or repeated."""
+    return math.ceil(rows / (config.train.micro_batch_size * world_size(config)))
+
+
+def steps_per_epoch(rows: int, config: RunConfig) -> int:
+    """Optimizer steps of one epoch; the last may accumulate fewer micro batches."""
+    return math.ceil(batches_per_epoch(rows, config) / config.train.gradient_accumulation_steps)
+
+
+def total_steps(rows: int, config: RunConfig) -> int:
+    """Optimizer steps of the whole run: `epochs` passes, or `max_steps` if that ends sooner."""
+    steps = steps_per_epoch(rows, config) * config.train.epochs
+    return min(steps, config.train.max_steps) if config.train.max_steps else steps
+
+
+def learning_rate_factor(step: int, name: str, warmup_steps: int, total: int) -> float:
+    """Factor on the peak learning rate at optimizer step `step`, counted from 0.
+
+    Linear warm-up from 0 over `warmup_steps`; then linear: (total − step) / (total − warmup);
+    constant: 1; cosine: (1 + cos(π · progress)) / 2. The linear and constant forms are those of
+    transformers' `get_linear_schedule_with_warmup` and of DeepSpeed's WarmupDecayLR with
+    `warmup_type: linear`, evaluated in the same order of operations, so that both give the same float.
+    """
+    if step < warmup_steps:
+        return step / warmup_steps
+    if name == "constant":
+        return 1.0
+    if name == "linear":
+        return max(0.0, float(total - step) / float(max(1, total - warmup_steps)))
+    progress = min(1.0, float(step - warmup_steps) / float(max(1, total - warmup_steps)))
+    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * progress)))
+
+
+def method(config: RunConfig) -> str:
+    """The row's name in a comparison: `DDP`, `ZeRO-2`, `ZeRO-3 + CPU offload`, …"""
+    if config.launcher.name == "ddp":
+        return "DDP"
+    places = {config.offload.optimizer, config.offload.params} - {"none"}
+    if not places:
+        return f"ZeRO-{config.zero.stage}"
+    target = "NVMe" if "nvme" in places else "CPU"
+    part = "offload" if config.offload.params != "none" else "optimizer offload"
+    return f"ZeRO-{config.zero.stage} + {target} {part}"

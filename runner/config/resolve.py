@@ -1,0 +1,149 @@
+"""Every `auto` of a configuration replaced by what it means on this machine and for this data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner import machine
+from runner.config import plan
+from runner.config.schema import RunConfig
+from runner.errors import Problem
+
+DEFAULT_CPU_RANKS = 2
+
+
+def resolve_machine(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
+    """Device, ranks, threads, precision and batch, in a copy; problems where they cannot be had."""
+    resolved = config.model_copy(deep=True)
+    _absolute_paths(resolved)
+    problems = _launcher(resolved) + _precision(resolved)
+    if resolved.optimizer.fused == "auto":
+        resolved.optimizer.fused = resolved.launcher.device == "cpu" and not plan.on_cpu_adam(resolved)
+    problems += _batch(resolved)
+    return resolved, problems
+
+
+def _absolute_paths(config: RunConfig) -> None:
+    """Local files by their absolute names: a run folder means the same wherever it is read."""
+    if config.model.path:
+        config.model.path = str(Path(config.model.path).expanduser().absolute())
+    if config.dataset.source == "files":
+        for split in ("train", "validation", "test"):
+            named = getattr(config.dataset, split)
+            names = [named] if isinstance(named, str) else named or []
+            absolute = [str(Path(name).expanduser().absolute()) for name in names]
+            setattr(config.dataset, split, absolute[0] if isinstance(named, str) else absolute or None)
+
+
+def _launcher(config: RunConfig) -> list[Problem]:
+    launcher, devices = config.launcher, machine.visible_devices(config.launcher.gpu_ids)
+    if launcher.device == "auto":
+        launcher.device = "cuda" if devices else "cpu"
+    if launcher.num_processes == "auto":
+        launcher.num_processes = max(1, len(devices)) if launcher.device == "cuda" else DEFAULT_CPU_RANKS
+    ranks = int(launcher.num_processes)
+    if launcher.omp_num_threads == "auto":
+        launcher.omp_num_threads = max(1, machine.physical_cores() // max(1, ranks))
+    if ranks < 1:
+        return [Problem("launcher.num_processes", ranks, "at least one rank is needed", "use launcher.num_processes=1")]
+    return []
+
+
+def _precision(config: RunConfig) -> list[Problem]:
+    if config.precision.name == "auto":
+        devices = machine.visible_devices(config.launcher.gpu_ids)
+        modern = bool(devices) and all(device.has_bf16 for device in devices)
+        config.precision.name = (
+            "fp32"
+            if config.launcher.device == "cpu"
+            else "bf16"
+            if modern
+            else "fp32"
+            if config.model.fp16_overflows
+            else "fp16"
+        )
+    return []
+
+
+def _batch(config: RunConfig) -> list[Problem]:
+    """global = micro × accumulation × ranks: with a global batch asked for, accumulation follows."""
+    train = config.train
+    if train.global_batch_size is None:
+        return []
+    assert isinstance(config.launcher.num_processes, int)
+    ranks = config.launcher.num_processes * config.launcher.num_nodes
+    per_pass = train.micro_batch_size * ranks
+    if (
+        train.gradient_accumulation_steps > 1
+        and train.global_batch_size != per_pass * train.gradient_accumulation_steps
+    ):
+        return [_contradiction(config, ranks)]
+    if train.global_batch_size % per_pass:
+        lower = max(1, train.global_batch_size // per_pass) * per_pass
+        near = sorted({lower, lower + per_pass})
+        return [
+            Problem(
+                "train.global_batch_size",
+                train.global_batch_size,
+                f"is no multiple of train.micro_batch_size={train.micro_batch_size} × {ranks} ranks = {per_pass}",
+                "use " + " or ".join(f"train.global_batch_size={value}" for value in near),
+            )
+        ]
+    train.gradient_accumulation_steps = train.global_batch_size // per_pass
+    return []
+
+
+def _contradiction(config: RunConfig, ranks: int) -> Problem:
+    train = config.train
+    product = train.micro_batch_size * train.gradient_accumulation_steps * ranks
+    return Problem(
+        "train.global_batch_size",
+        train.global_batch_size,
+        f"but train.micro_batch_size={train.micro_batch_size} × train.gradient_accumulation_steps={train.gradient_accumulation_steps} × {ranks} ranks = {product}",
+        f"use train.global_batch_size={product} or leave train.gradient_accumulation_steps out",
+    )
+
+
+def resolve_owners(config: RunConfig, total_steps_known: bool) -> list[Problem]:
+    """Replace `owner=auto` in place; refuse what the owner cannot do."""
+    optimizer, scheduler = config.optimizer, config.scheduler
+    if config.launcher.name == "ddp":
+        owned = [
+            (key, section)
+            for key, section in (("optimizer", optimizer), ("scheduler", scheduler))
+            if section.owner == "deepspeed"
+        ]
+        optimizer.owner = scheduler.owner = "client"
+        return [
+            Problem(
+                f"{key}.owner",
+                "deepspeed",
+                "there is no DeepSpeed under launcher=ddp",
+                f"use launcher=deepspeed or {key}.owner=client",
+            )
+            for key, _ in owned
+        ]
+    if optimizer.owner == "auto":
+        optimizer.owner = "deepspeed"
+    reason = _why_not_deepspeed(config, total_steps_known)
+    if scheduler.owner == "auto":
+        scheduler.owner = "client" if reason else "deepspeed"
+    elif scheduler.owner == "deepspeed" and reason:
+        fix = (
+            "remove the scheduler block from launcher.config_file: the client owns it then"
+            if config.launcher.config_file
+            else "use scheduler.owner=client"
+        )
+        return [Problem("scheduler.owner", "deepspeed", reason, fix)]
+    return []
+
+
+def _why_not_deepspeed(config: RunConfig, total_steps_known: bool) -> str | None:
+    """Why DeepSpeed cannot own the schedule, if so."""
+    if config.scheduler.name == "cosine":
+        return "DeepSpeed's cosine is another curve than scheduler=cosine"
+    if config.scheduler.warmup_steps == 1:
+        return "DeepSpeed raises a warm-up of 1 step to 2 (0, or 2 and more, are exact)"
+    if config.scheduler.name == "linear" and not total_steps_known:
+        return "the number of optimizer steps is not known before the data is read (train.max_steps would give it)"
+    return None

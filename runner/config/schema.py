@@ -1,0 +1,413 @@
+"""The typed run configuration: every key once, with its unit, its range and its meaning.
+
+`RunConfig` is what every later step takes. It is built by `runner.compose` from Hydra's output and
+read back in each rank from the run folder's `config.yaml`. This module imports neither Hydra nor torch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+Owner = Literal["auto", "deepspeed", "client"]
+Device = Literal["auto", "cpu", "cuda"]
+OffloadTarget = Literal["none", "cpu", "nvme"]
+
+
+def _whole(value: Any) -> Any:
+    """Accept `2e8` where an integer is meant: OmegaConf reads it as the float 200000000.0."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _numeric_text(value: Any) -> Any:
+    """Accept a quoted number such as `"3e-4"`; anything that is no number is left to the validator."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _in_64_bits(value: int) -> int:
+    """Refuse what neither torch nor DeepSpeed could hold."""
+    if not -(2**63) <= value < 2**63:
+        raise PydanticCustomError("64_bits", "input should fit in 64 bits")
+    return value
+
+
+def no_truth_value(value: Any) -> Any:
+    """Refuse `true` where a number is meant: Python would count it as 1."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("number_type", "input should be a number, not true or false")
+    return value
+
+
+def integer_text(value: Any) -> Any:
+    """An integer where text is meant is that text: YAML and Hydra read `note=42` and `launcher.gpu_ids=0` as numbers."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _finite(value: Any, key: str = "") -> Any:
+    """Infinity and NaN are no JSON, wherever in an open mapping they stand."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PydanticCustomError(
+            "finite_inside", "input should be a finite number", {"inside": key, "found": str(value)}
+        )
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in inside:
+        _finite(item, f"{key}.{name}" if key else str(name))
+    return value
+
+
+Int = Annotated[
+    int,
+    BeforeValidator(_whole),
+    BeforeValidator(_numeric_text),
+    BeforeValidator(no_truth_value),
+    AfterValidator(_in_64_bits),
+]
+Float = Annotated[float, BeforeValidator(_numeric_text), BeforeValidator(no_truth_value), Field(allow_inf_nan=False)]
+Text = Annotated[str, BeforeValidator(integer_text)]
+Open = Annotated[dict[str, Any], AfterValidator(_finite)]
+Count = Annotated[Int, Field(ge=1)]
+DecayRate = Annotated[Float, Field(ge=0.0, lt=1.0)]
+Ranks = Annotated[Int, Field(ge=1, le=1024)]
+Threads = Annotated[Int, Field(ge=1, le=4096)]
+
+
+class Section(BaseModel):
+    """Base of all sections: an unknown key is an error, assignment is checked too."""
+
+    model_config = ConfigDict(extra="forbid", strict=False, validate_assignment=True)
+
+
+class RecipeConfig(Section):
+    """Which task code runs, and how its result is judged."""
+
+    name: Text = Field("deberta_mrpc", description="Name of the recipe, as chosen by `recipe=`.")
+    file: Text = Field(
+        "text_classification.py",
+        description="Python file of the task, looked for in ./recipes, then in the runner's recipes.",
+    )
+    families: list[Text] = Field(
+        ["encoder"], description="Model families this recipe can train: encoder, seq2seq, causal_lm."
+    )
+    metric_for_best: Text = Field("f1", description="Metric that names the best epoch and the best checkpoint.")
+    greater_is_better: bool = Field(True, description="Whether a larger value of `metric_for_best` is better.")
+    batch_by_launcher: dict[str, dict[str, Count]] = Field(
+        {},
+        description="Micro batch sizes by launcher, for recipes whose classic settings differ between DDP and DeepSpeed.",
+    )
+
+
+class ModelConfig(Section):
+    """Which model is trained and where its weights come from."""
+
+    name: Text = Field("deberta_tiny", description="Name of the model, as chosen by `model=`.")
+    family: Text = Field("encoder", description="encoder, seq2seq or causal_lm; must be one the recipe trains.")
+    hub_id: Text | None = Field(None, description="Name on the Hugging Face hub.")
+    revision: Text | None = Field(None, description="Branch, tag or commit on the hub; null is the default branch.")
+    path: Text | None = Field(
+        None, description="Local folder with config, weights (safetensors) and tokenizer; wins over `hub_id`."
+    )
+    init: Literal["pretrained", "random"] = Field(
+        "pretrained",
+        description="pretrained loads weights; random builds the model from `model.config` (or the folder's config.json).",
+    )
+    tokenizer: Text | None = Field(
+        None, description="Tokenizer folder or hub name; null means the model's own; `bundled:NAME` a bundled one."
+    )
+    config: Open = Field(
+        {},
+        description="Architecture facts in the words of the transformers config class; used for `init=random` and for memory estimates.",
+    )
+    fp16_overflows: bool = Field(False, description="Whether the model is known to give NaN in fp16 (T5).")
+    gated: bool = Field(False, description="Whether the hub asks for a token and an accepted licence.")
+    trust_remote_code: bool = Field(False, description="Whether Python code that comes with the model may be executed.")
+    allow_pickle: bool = Field(
+        False, description="Whether .bin weights (pickle) may be loaded; otherwise safetensors only."
+    )
+
+
+class DatasetConfig(Section):
+    """Which rows are read and how their columns are called."""
+
+    name: Text = Field("paraphrase_sample", description="Name of the data set, as chosen by `dataset=`.")
+    source: Literal["hub", "files", "bundled"] = Field("bundled", description="Where rows come from.")
+    hub_id: Text | None = Field(None, description="Data set name on the Hugging Face hub.")
+    hub_config: Text | None = Field(
+        None, description="Configuration of the hub data set, e.g. `mrpc` of `nyu-mll/glue`."
+    )
+    revision: Text | None = Field(None, description="Branch, tag or commit on the hub.")
+    train: Text | list[Text] | None = Field(
+        None, description="Training split name (hub) or file path(s): csv, tsv, json, jsonl, parquet, txt."
+    )
+    validation: Text | list[Text] | None = Field(None, description="Validation split name (hub) or file path(s).")
+    test: Text | list[Text] | None = Field(
+        None, description="Test split or file path(s); predicted after training, scored where it has labels."
+    )
+    columns: dict[str, Text | None] = Field(
+        {}, description="Column the recipe expects → column of the data; null where the data has none."
+    )
+    label_names: list[Text] | None = Field(
+        None, description="Class names in order of their ids; null: read from the training split, sorted."
+    )
+    max_train_rows: Int | None = Field(None, ge=1, description="Use only the first rows of the training split.")
+    max_validation_rows: Int | None = Field(None, ge=1, description="Use only the first rows of the validation split.")
+    rows: dict[str, Int] = Field(
+        {}, description="Rows by split, where known without reading the data; filled in from local files."
+    )
+    generated: bool = Field(False, description="True for the bundled samples: generated text, not a benchmark.")
+
+
+class TrainConfig(Section):
+    """The loop. Steps are optimizer steps everywhere; batch sizes are rows."""
+
+    epochs: Int = Field(3, ge=1, description="Passes over the training split.")
+    max_steps: Int | None = Field(
+        None, ge=1, description="Optimizer steps after which training ends, whatever `epochs` says; null: no limit."
+    )
+    micro_batch_size: Int = Field(8, ge=1, description="Rows per device and forward pass in training.")
+    eval_micro_batch_size: Int = Field(32, ge=1, description="Rows per device and forward pass in evaluation.")
+    gradient_accumulation_steps: Int = Field(1, ge=1, description="Micro batches per optimizer step.")
+    global_batch_size: Int | None = Field(
+        None, ge=1, description="Rows per optimizer step over all devices; when set, accumulation is derived from it."
+    )
+    gradient_clipping: Float = Field(
+        1.0, ge=0.0, description="Largest gradient norm (L2, over all parameters); 0 turns clipping off."
+    )
+    seed: Int = Field(42, ge=0, le=2**32 - 1, description="Seed of initialisation, dropout and data order.")
+    gradient_checkpointing: bool = Field(
+        False, description="Recompute activations in the backward pass: less memory, more time."
+    )
+    log_every: Int = Field(10, ge=1, description="Optimizer steps between two lines of metrics.jsonl.")
+    batching: Literal["random", "similar_length", "longest_first"] = Field(
+        "similar_length",
+        description="random: shuffled rows; similar_length: shuffled batches of rows of similar length; longest_first: the most memory first, for trials of `fit`, which also evaluate the longest batch only.",
+    )
+    evaluate_every_epoch: bool = Field(True, description="Evaluate after every epoch; false: only after the last.")
+    warmup_steps_not_timed: Int = Field(
+        3, ge=0, description="First optimizer steps left out of step_seconds_p50 and p95."
+    )
+    dataloader_workers: Int = Field(
+        0, ge=0, le=1024, description="Worker processes that collate batches, per rank; 0 collates in the rank."
+    )
+    max_nonfinite_steps: Int = Field(
+        5, ge=1, description="Losses in a row that are NaN or infinite before the run is stopped."
+    )
+    save_model: bool = Field(True, description="Save final weights and tokenizer under model/ in the run folder.")
+
+
+class OptimizerConfig(Section):
+    """AdamW and who builds it."""
+
+    name: Literal["adamw"] = Field("adamw", description="AdamW with decoupled weight decay.")
+    owner: Owner = Field(
+        "auto",
+        description="deepspeed: the block stands in the DeepSpeed JSON and ranks build DummyOptim; client: a torch optimizer; auto: deepspeed under DeepSpeed.",
+    )
+    lr: Float = Field(2.0e-5, gt=0.0, description="Peak learning rate.")
+    betas: tuple[DecayRate, DecayRate] = Field(
+        (0.9, 0.999), description="Decay rates of the first and second moment, each at least 0 and below 1."
+    )
+    eps: Float = Field(1.0e-8, gt=0.0, description="Term added to the denominator.")
+    weight_decay: Float = Field(
+        0.0, ge=0.0, description="Decoupled weight decay; never on biases and normalisation weights."
+    )
+    fused: bool | Literal["auto"] = Field(
+        "auto",
+        description="torch's fused kernel: one pass over the optimizer states instead of about ten, nothing held beside them; auto: on CPU.",
+    )
+
+
+class SchedulerConfig(Section):
+    """The learning rate over optimizer steps and who computes it."""
+
+    name: Literal["linear", "constant", "cosine"] = Field(
+        "linear", description="Shape after warm-up: linear to 0, constant, or half a cosine to 0."
+    )
+    owner: Owner = Field(
+        "auto",
+        description="deepspeed: a scheduler block in the JSON and DummyScheduler; client: a torch LambdaLR; auto: deepspeed where its formula is the same.",
+    )
+    warmup_steps: Int = Field(0, ge=0, description="Optimizer steps of linear warm-up from 0.")
+
+
+class PrecisionConfig(Section):
+    """Number format of the forward and backward pass."""
+
+    name: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto",
+        description="auto: bf16 where the GPU has it, fp16 on older GPUs (fp32 for models that overflow in it), fp32 on CPU.",
+    )
+    loss_scale: Float | None = Field(None, ge=0.0, description="fp16 only: fixed loss scale; 0 is dynamic.")
+    initial_scale_power: Int | None = Field(
+        None, ge=0, le=32, description="fp16 only: the first dynamic loss scale is 2 to this power."
+    )
+    loss_scale_window: Int | None = Field(
+        None, ge=1, description="fp16 only: steps without overflow before the scale doubles."
+    )
+    hysteresis: Int | None = Field(None, ge=1, description="fp16 only: overflows before the scale is halved.")
+    min_loss_scale: Float | None = Field(None, ge=0.0, description="fp16 only: smallest dynamic loss scale.")
+
+
+class ZeroConfig(Section):
+    """DeepSpeed ZeRO: which training state is partitioned over ranks."""
+
+    stage: Int = Field(2, ge=0, le=3, description="0 nothing, 1 optimizer states, 2 and gradients, 3 and parameters.")
+    reduce_bucket_size: Int = Field(200_000_000, ge=1, description="Elements reduced at a time.")
+    allgather_bucket_size: Int = Field(200_000_000, ge=1, description="Elements gathered at a time (stages 1 and 2).")
+    overlap_comm: bool = Field(True, description="Reduce gradients while the backward pass runs.")
+    contiguous_gradients: bool = Field(True, description="Copy gradients into one buffer as they appear.")
+    sub_group_size: Int = Field(1_000_000_000, ge=1, description="Stage 3: parameters updated at a time.")
+    stage3_prefetch_bucket_size: Int = Field(50_000_000, ge=0, description="Stage 3: elements fetched ahead.")
+    stage3_param_persistence_threshold: Int = Field(
+        100_000, ge=0, description="Stage 3: tensors with fewer elements stay whole on every rank."
+    )
+    stage3_max_live_parameters: Int = Field(
+        1_000_000_000, ge=1, description="Stage 3: whole parameters held at a time."
+    )
+    partition_at_load: bool = Field(
+        False,
+        description="Stage 3: partition parameters while the model is built, for models too large for one host per rank; new weights (a task head) then differ from other launchers'.",
+    )
+    stage3_max_reuse_distance: Int = Field(
+        1_000_000_000, ge=1, description="Stage 3: a parameter used again within this many elements is kept."
+    )
+
+
+class OffloadConfig(Section):
+    """Where training state lives when it is not on the device."""
+
+    name: Text = Field("none", description="Name of the choice, as chosen by `offload=`.")
+    optimizer: OffloadTarget = Field("none", description="Place of optimizer states; cpu and nvme need ZeRO 1, 2 or 3.")
+    params: OffloadTarget = Field("none", description="Place of parameters; cpu and nvme need ZeRO 3.")
+    nvme_path: Text | None = Field(None, description="Folder on a fast local disk for `nvme`.")
+    pin_memory: bool = Field(True, description="Use page-locked host memory (GPU only).")
+    buffer_count: Int = Field(5, ge=1, description="nvme only: buffers in the pool.")
+    force_cpu_adam: bool = Field(
+        True,
+        description="Use DeepSpeed's compiled CPU Adam with an offloaded optimizer; false keeps torch's (slower, nothing to compile).",
+    )
+
+
+class LauncherConfig(Section):
+    """How many ranks run, where, and who starts them."""
+
+    name: Literal["ddp", "deepspeed"] = Field(
+        "deepspeed", description="Name of the launcher, as chosen by `launcher=`."
+    )
+    device: Device = Field("auto", description="auto: cuda where a GPU is visible, else cpu.")
+    num_processes: Ranks | Literal["auto"] = Field(
+        "auto", description="Ranks on this machine, at most 1024; auto: one per visible GPU, or 2 on CPU."
+    )
+    num_nodes: Int = Field(1, ge=1, le=65536, description="Machines; more than 1 is understood by `estimate` only.")
+    gpu_ids: Text = Field("all", description="Visible GPU ids to use, comma separated, or all.")
+    share_device: bool = Field(False, description="Allow more ranks than GPUs.")
+    main_process_port: Int | None = Field(
+        None, ge=1, le=65535, description="Port of the rendezvous in the by-hand command; null: a free one."
+    )
+    omp_num_threads: Threads | Literal["auto"] = Field(
+        "auto", description="CPU threads per rank, at least 1; auto: physical cores divided by ranks on this machine."
+    )
+    config_file: Text | None = Field(
+        None,
+        description="A DeepSpeed JSON of yours; what it leaves open is filled from the configuration, contradictions are errors.",
+    )
+    start_method: Literal["auto", "fork", "spawn"] = Field(
+        "auto",
+        description="fork: ranks start from a parent that has imported the libraries (CPU only); spawn: fresh interpreters.",
+    )
+    max_restarts: Int = Field(
+        0, ge=0, description="Times all ranks are started again from the last checkpoint after one failed."
+    )
+    start_timeout_seconds: Float = Field(
+        600.0, gt=0, description="Longest time from launch to the first sign of life of the loop."
+    )
+    hang_timeout_seconds: Float = Field(
+        1800.0,
+        gt=0,
+        description="Longest time without progress before the run is ended with each rank's stack in its log.",
+    )
+
+
+class CheckpointConfig(Section):
+    """When complete training state is written, and how much is kept."""
+
+    every_steps: Int | None = Field(None, ge=1, description="Optimizer steps between checkpoints.")
+    every_epoch: bool = Field(False, description="Checkpoint after every epoch.")
+    every_minutes: Float | None = Field(None, gt=0, description="Minutes between checkpoints.")
+    keep_last: Int = Field(2, ge=1, description="Newest checkpoints kept.")
+    keep_best: bool = Field(False, description="Also keep the checkpoint with the best metric.")
+    check_space: bool = Field(
+        True,
+        description="Refuse to start where checkpoints, final model and download are predicted not to fit on their disks; false: only warn.",
+    )
+    required: bool = Field(
+        False,
+        description="A checkpoint that cannot be written ends the run as failed; false: it is warned of, and the run goes on.",
+    )
+    on_preemption: bool = Field(
+        True, description="Checkpoint when SIGTERM, SIGUSR1, SIGHUP or Ctrl-C asks the run to end."
+    )
+
+
+class FitConfig(Section):
+    """The search for what fits (`python -m runner fit`)."""
+
+    memory_budget: Text | None = Field(None, description="Bytes a rank may use, e.g. 24GiB; null: the device's memory.")
+    target_global_batch: Int | None = Field(
+        None, ge=1, description="Search all candidates at this global batch; null: find the largest micro batch."
+    )
+    steps: Int = Field(3, ge=2, description="Optimizer steps of one trial; the first one has no optimizer states yet.")
+    max_micro_batch_size: Int = Field(4096, ge=1, description="Largest micro batch tried.")
+    trial_timeout_seconds: Float = Field(900.0, gt=0, description="Longest time of one trial.")
+    name: Text | None = Field(None, description="Name under which the result is saved for `+fitted=NAME`.")
+
+
+class SweepConfig(Section):
+    """How cells of a multirun are run."""
+
+    rerun: Literal["missing", "failed", "all"] = Field(
+        "missing",
+        description="missing: cells without a completed record; failed: of those, only cells that have run before; all: every cell again.",
+    )
+    repeats: Int = Field(1, ge=1, description="Runs of every cell, with seeds seed, seed + 1, …")
+    on_error: Literal["continue", "stop"] = Field("continue", description="What happens after a failed cell.")
+    largest_batch: bool = Field(
+        False,
+        description="After the cells as configured, run each once more at the largest micro batch that `fit` finds for it.",
+    )
+
+
+class RunConfig(Section):
+    """One run, complete."""
+
+    recipe: RecipeConfig = RecipeConfig()
+    model: ModelConfig = ModelConfig()
+    dataset: DatasetConfig = DatasetConfig()
+    task: Open = Field({}, description="Keys of the recipe's own Options class.")
+    train: TrainConfig = TrainConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    precision: PrecisionConfig = PrecisionConfig()
+    zero: ZeroConfig = ZeroConfig()
+    offload: OffloadConfig = OffloadConfig()
+    launcher: LauncherConfig = LauncherConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    fit: FitConfig = FitConfig()
+    sweep: SweepConfig = SweepConfig()
+    mode: Literal["train", "evaluate"] = Field(
+        "train", description="evaluate: no training, only the validation (and test) split."
+    )
+    cache_dir: Text | None = Field(
+        None,
+        description="Folder for everything that is cached: hub files, tokenised data, compiled ops; null: each library's default.",
+    )
+    note: Text = Field("", description="Free text kept in the record.")

@@ -1,0 +1,136 @@
+"""Why a run ended: the first failing rank's own error in one sentence."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner import rundir
+from runner.launch.rank_process import ERRORS, ended_marker
+from runner.train.progress import read_heartbeats
+
+FACTS = ("phase", "device", "peak_bytes", "capacity_bytes")
+AFTERMATH = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "socket closed",
+    "read: connection",
+    "timed out waiting",
+    "gloo",
+    "nccl",
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first failing rank.
+
+    Attributes:
+        rank: its number; None where no rank is to blame.
+        message: its error in one sentence.
+        log: the file with the whole story.
+        out_of_memory: whether memory ran out.
+        facts: what the rank knew besides: phase, device, peak_bytes, capacity_bytes.
+    """
+
+    rank: int | None
+    message: str
+    log: Path
+    out_of_memory: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def first_failure(run_dir: Path, outcome: dict[str, Any]) -> Failure:
+    """Which rank failed first, and of what.
+
+    A rank that was killed leaves no error; the others then fail because it is gone. So a rank ended by a
+    signal comes before all errors, and errors of broken connections come after all others.
+    """
+    killed = {
+        int(rank): -code
+        for rank, code in outcome.get("failures", {}).items()
+        if code is not None and code < 0 and -code != signal.SIGTERM
+    }
+    errors = sorted(_errors(run_dir), key=lambda error: (_is_aftermath(error), error["time"]))
+    own_errors = [error for error in errors if not _is_aftermath(error)]
+    if own_errors:
+        return _from_error(run_dir, own_errors[0])
+    if errors and not killed:
+        killed = _silent(run_dir, {error["rank"] for error in errors})
+    if killed:
+        rank, number = min(killed.items())
+        name = signal.Signals(number).name
+        hint = " (by hand, or by the kernel because memory ran out)" if number == signal.SIGKILL else ""
+        return Failure(rank, f"rank {rank} was killed by {name}{hint}", log_of(run_dir, rank), out_of_memory=False)
+    if errors:
+        return _from_error(run_dir, errors[0])
+    return Failure(None, _without_rank(outcome), run_dir / rundir.LOGS / "launch.log")
+
+
+def _silent(run_dir: Path, told: set[int]) -> dict[int, int]:
+    """The rank that ended without a word while the others lost their connections to it.
+
+    Torch elastic reports whichever rank it sees first, often one of those others. Of the ranks that kept no
+    error and were not ended by torch elastic, the one whose heartbeat stopped first is the one that is gone; only
+    SIGKILL leaves nothing behind.
+    """
+    beats = {
+        rank: beat.get("monotonic", 0.0)
+        for rank, beat in read_heartbeats(run_dir).items()
+        if rank not in told and not ended_marker(run_dir, rank).exists()
+    }
+    return {min(beats, key=lambda rank: beats[rank]): signal.SIGKILL} if beats else {}
+
+
+def log_of(run_dir: Path, rank: int) -> Path:
+    """A rank's log."""
+    return run_dir / rundir.LOGS / f"rank_{rank}.log"
+
+
+def restart_reason(run_dir: Path, count: int) -> str:
+    """Why torch elastic started the ranks again for the `count`-th time, from the errors that were kept."""
+    errors = sorted(
+        _errors(run_dir, f"restart_{count}_rank_*.json"), key=lambda error: (_is_aftermath(error), error["time"])
+    )
+    own_errors = [error for error in errors if not _is_aftermath(error)]
+    return _from_error(run_dir, own_errors[0]).message if own_errors else "a rank was killed"
+
+
+def _errors(run_dir: Path, pattern: str = "rank_*.json") -> list[dict[str, Any]]:
+    found = []
+    for path in (run_dir / ERRORS).glob(pattern):
+        try:
+            found.append(json.loads(path.read_text()))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def _is_aftermath(error: dict[str, Any]) -> bool:
+    return not error["out_of_memory"] and any(sign in error["message"].lower() for sign in AFTERMATH)
+
+
+def _from_error(run_dir: Path, error: dict[str, Any]) -> Failure:
+    lines = [line.strip() for line in error["message"].splitlines() if line.strip()]
+    text = f"{error['type']}: {lines[0]}" if lines else error["type"]
+    rank = error["rank"]
+    return Failure(
+        rank,
+        f"rank {rank}: {text[:500]}",
+        log_of(run_dir, rank),
+        error["out_of_memory"],
+        {key: error[key] for key in FACTS if key in error},
+    )
+
+
+def _without_rank(outcome: dict[str, Any]) -> str:
+    if "error" in outcome:
+        return str(outcome["error"])
+    if outcome.get("failures"):
+        codes = ", ".join(f"rank {rank}: exit status {code}" for rank, code in sorted(outcome["failures"].items()))
+        return f"the ranks ended without a word ({codes})"
+    return f"the ranks could not be started (exit status {outcome.get('job_exit')})"
