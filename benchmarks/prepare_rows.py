@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.workload import SAMPLES
 from runner.compose import compose_run
 from runner.data.prepared import prepare_split
-from runner.preflight import check
+from runner.preflight.check import check
 from runner.train import assets
 
 SAMPLE = SAMPLES / "paraphrases" / "validation.jsonl"

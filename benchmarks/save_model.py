@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from runner.compose import compose_run
-from runner.preflight import check
+from runner.preflight.check import check
 from runner.train import assets
 
 

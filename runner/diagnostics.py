@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from runner import machine, paths
 from runner.config.schema import RunConfig
-from runner.launch import ops
+from runner.engines.deepspeed import ops
 from runner.memory.amounts import ask, host_memory_bytes
 
 Level = Literal["problem", "warning", "ok"]

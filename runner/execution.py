@@ -17,15 +17,15 @@ from runner import metrics, render, rundir
 from runner.checkpoint.folders import newest, remove_converted
 from runner.config import plan
 from runner.config.resolve import resolve_owners
-from runner.deepspeed_json import fill
+from runner.engines.deepspeed.ops import BuildFailed, OpBuilder, needed_ops
+from runner.engines.deepspeed.swap_folder import swap_files
+from runner.engines.deepspeed.user_json import fill
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUT_OF_MEMORY, EXIT_PREEMPTED
 from runner.launch.host_client import Host, HostDied
 from runner.launch.memory_advice import memory_advice
-from runner.launch.ops import BuildFailed, OpBuilder, needed_ops
-from runner.launch.swap import swap_files
 from runner.launch.watch import Interrupted, StallDetected, Stopping, Watch
-from runner.preflight import Checked
 from runner.preflight.assets import resolved_assets
+from runner.preflight.check import Checked
 from runner.rundir.failure import Failure, first_failure
 from runner.rundir.record import Record, now
 

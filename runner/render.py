@@ -20,8 +20,8 @@ import yaml
 from runner import paths, rundir
 from runner.config import plan
 from runner.config.schema import RunConfig
-from runner.launch import ops
-from runner.launch.swap import into_own_folder
+from runner.engines.deepspeed import ops
+from runner.engines.deepspeed.swap_folder import into_own_folder
 from runner.rundir.record import write_atomically
 
 NEVER = 2**31 - 1  # steps_per_print: DeepSpeed's own log lines are off

@@ -16,18 +16,18 @@ import yaml
 
 from runner import render, rundir
 from runner.checkpoint import compatibility, folders
-from runner.checkpoint.conversion import convert
 from runner.checkpoint.folders import Checkpoint
 from runner.compose.changes import with_changes
 from runner.config import plan
 from runner.config.schema import RunConfig
+from runner.engines.deepspeed.nvme import check_nvme
+from runner.engines.deepspeed.universal_checkpoint import convert
 from runner.errors import Problem, RequestError
 from runner.execution import Request, typed_command
 from runner.preflight.assets import check_assets
 from runner.preflight.check import Checked, known_total_steps, stop_on_errors
 from runner.preflight.dataset import check_data
 from runner.preflight.devices import check_devices, check_precision
-from runner.preflight.nvme import check_nvme
 from runner.preflight.orphaned_processes import lives
 from runner.preflight.software import check_software
 from runner.recipe import load_recipe

@@ -114,7 +114,7 @@ class Runs:
         from runner.compose import compose_run
         from runner.execution import Request, execute
         from runner.launch.watch import Stopping
-        from runner.preflight import check
+        from runner.preflight.check import check
 
         composed = compose_run([*overrides, f'hydra.run.dir="{run_dir}"'])
         checked = check(composed)

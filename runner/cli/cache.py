@@ -8,10 +8,10 @@ from pathlib import Path
 
 from runner import paths
 from runner.config.schema import RunConfig
+from runner.engines.deepspeed.ops import OWN_LOCK
 from runner.errors import EXIT_COMPLETED, Problem, RequestError
-from runner.launch.ops import OWN_LOCK
+from runner.memory.model_size import in_words
 from runner.preflight.output_folders import locations
-from runner.preflight.size import in_words
 
 USAGE = """usage: python -m runner cache [clean] [cache_dir=DIR]
 

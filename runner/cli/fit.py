@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.cli.request import composed_request
 from runner.compose import Composed
-from runner.deepspeed_json import fixed_batch
+from runner.engines.deepspeed.user_json import fixed_batch
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_OUT_OF_MEMORY, Problem, RequestError
 from runner.fit.largest import find_largest
 from runner.fit.memory_budget import Room, room_of
@@ -18,7 +18,7 @@ from runner.fit.trial_log import default_name, kept_overrides, print_ledger, sav
 from runner.launch.host_pool import SharedHosts
 from runner.launch.watch import console as terminal
 from runner.launch.watch import stopping
-from runner.preflight import Checked, check
+from runner.preflight.check import Checked, check
 
 USAGE = """usage: python -m runner fit [KEY=VALUE | GROUP=OPTION ...]
 

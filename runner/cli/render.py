@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from runner import render
 from runner.cli.request import composed_request
 from runner.errors import EXIT_COMPLETED
-from runner.preflight import check
+from runner.preflight.check import check
 
 USAGE = """usage: python -m runner render [KEY=VALUE | GROUP=OPTION ...]
 

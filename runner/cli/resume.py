@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from runner import rundir
-from runner.checkpoint.conversion import ConversionStopped
 from runner.cli.single_run import announce, conclude
+from runner.engines.deepspeed.universal_checkpoint import ConversionStopped
 from runner.errors import Problem, RequestError
 from runner.execution import run_attempt
 from runner.launch.host_client import Host

@@ -8,14 +8,14 @@ from runner.compose import Composed
 from runner.config import plan
 from runner.config.resolve import resolve_machine
 from runner.config.schema import RunConfig
-from runner.deepspeed_json import adam_class, schedule_words
+from runner.engines.deepspeed.user_json import adam_class, schedule_words
 from runner.errors import RequestError
 from runner.execution import Ended, Request, execute
 from runner.launch.host_client import Host
 from runner.launch.host_pool import needs_no_hub
 from runner.launch.watch import console as terminal
 from runner.launch.watch import stopping
-from runner.preflight import Checked, check
+from runner.preflight.check import Checked, check
 from runner.preflight.devices import placement
 from runner.preflight.unused_keys import unread_sections
 

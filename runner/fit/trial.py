@@ -21,7 +21,7 @@ from runner.launch.device_lock import turn
 from runner.launch.host_client import Host
 from runner.launch.host_pool import SharedHosts
 from runner.launch.watch import Stopping
-from runner.preflight import Checked, check
+from runner.preflight.check import Checked, check
 from runner.rundir.record import METRICS_FILE
 
 RAN = "ran"

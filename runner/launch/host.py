@@ -99,7 +99,7 @@ def _work(op: str) -> Callable[[Path], dict[str, Any]]:
 
         return predict_memory
     if op == "build":
-        from runner.launch.ops import build_ops
+        from runner.engines.deepspeed.ops import build_ops
 
         return build_ops
     from runner.launch.job import run_job

@@ -9,10 +9,10 @@ from typing import Any
 
 from runner.config.schema import RunConfig
 from runner.config.sequence_limits import position_limit
+from runner.engines.deepspeed.memory import state_items
 from runner.memory.activations import Activations, activations
 from runner.memory.architecture import ModelFacts, model_facts
 from runner.memory.items import ALWAYS, CATEGORIES, Home, Item, Moment
-from runner.memory.states import state_items
 from runner.memory.workload import DataLengths, Workload, workload_from_config
 
 MIB = 2**20

@@ -1,5 +1,1 @@
 """A run checked against itself, its data and this machine, before any rank starts: all problems at once."""
-
-from runner.preflight.check import Checked, check
-
-__all__ = ["Checked", "check"]

@@ -12,14 +12,14 @@ from runner.compose import Composed
 from runner.config import plan
 from runner.config.resolve import resolve_machine, resolve_owners
 from runner.config.schema import RunConfig
-from runner.deepspeed_json import adopt, fill, other_length
+from runner.engines.deepspeed.nvme import check_nvme
+from runner.engines.deepspeed.user_json import adopt, fill, other_length
 from runner.errors import Problem, RequestError
 from runner.preflight.assets import check_assets
 from runner.preflight.contradictions import contradictions, wrong_family
 from runner.preflight.dataset import check_data
 from runner.preflight.devices import check_devices, check_precision
 from runner.preflight.model_config import builds_from_facts, check_architecture, check_bundled_tokenizer
-from runner.preflight.nvme import check_nvme
 from runner.preflight.orphaned_processes import survivors
 from runner.preflight.output_folders import check_places, occupied
 from runner.preflight.software import check_software

@@ -12,8 +12,8 @@ from pathlib import Path
 from runner import paths, rundir
 from runner.config.schema import RunConfig
 from runner.errors import Problem, Severity
+from runner.memory.model_size import in_words, kept_checkpoints, parameter_count, state_bytes
 from runner.preflight.assets import hub_cache, in_cache, needed_assets
-from runner.preflight.size import in_words, kept_checkpoints, parameter_count, state_bytes
 from runner.rundir.record import FILE
 
 LITTLE_FREE_BYTES = 2**30

@@ -7,8 +7,8 @@ from typing import Any
 
 from runner import metrics
 from runner.config.schema import RunConfig
+from runner.engines.deepspeed.ops import lacking, needed_ops
 from runner.errors import Problem
-from runner.launch.ops import lacking, needed_ops
 from runner.recipe import Recipe
 
 IMPORTED_AS = {"scikit-learn": "sklearn"}

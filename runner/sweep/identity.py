@@ -13,7 +13,7 @@ from runner import __version__
 from runner.compose.overrides import parse_overrides
 from runner.config.schema import RunConfig
 from runner.data.scan import split_paths
-from runner.preflight import Checked
+from runner.preflight.check import Checked
 from runner.rundir import provenance
 
 _PACKAGE = Path(__file__).resolve().parent.parent

@@ -10,9 +10,9 @@ from typing import Any
 from runner.compose import Composed
 from runner.compose.multirun import ComposedCell
 from runner.compose.overrides import is_sweep, parse_overrides
-from runner.deepspeed_json import fixed_batch
+from runner.engines.deepspeed.user_json import fixed_batch
 from runner.errors import Problem, RequestError
-from runner.preflight import Checked, check
+from runner.preflight.check import Checked, check
 from runner.preflight.unused_keys import unread_sections
 from runner.sweep.history import free_folder
 from runner.sweep.identity import cell_hash

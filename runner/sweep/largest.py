@@ -15,7 +15,7 @@ from runner.fit.trial import TrialRunner
 from runner.fit.trial_log import write_ledger
 from runner.launch.host_pool import SharedHosts
 from runner.launch.watch import Stopping
-from runner.preflight import check
+from runner.preflight.check import check
 from runner.sweep.jobs import Job
 
 

@@ -17,7 +17,7 @@ from accelerate.utils import DistributedType, GradientAccumulationPlugin, GradSc
 from runner import rundir
 from runner.config import plan
 from runner.config.schema import RunConfig
-from runner.launch.ops import use_built
+from runner.engines.deepspeed.ops import use_built
 from runner.launch.preload import import_muon
 
 CHECKSUM_ELEMENTS = 2**22  # summed in float64 at a time: a whole embedding would need gigabytes

@@ -19,7 +19,7 @@ ONE = (*FILES, "launcher.num_processes=1", "train.max_steps=2", "train.log_every
 
 def checked(*overrides: str):
     from runner.compose import compose_run
-    from runner.preflight import check
+    from runner.preflight.check import check
 
     return check(compose_run(list(overrides)), starting=False)
 

@@ -144,7 +144,7 @@ def test_every_end_of_a_trial_is_told_apart(tmp_path: Path, hosts: Any, fault: s
     from runner.fit.memory_budget import room_of
     from runner.fit.trial import TrialRunner
     from runner.launch.watch import Stopping
-    from runner.preflight import check
+    from runner.preflight.check import check
 
     composed = compose_run(
         [

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.launch import ops
+from runner.engines.deepspeed import ops
 from runner.paths import cache_dir
 from tests.conftest import CASES, ROOT, SMALL, Result, cli_environment, command, needs_shared
 

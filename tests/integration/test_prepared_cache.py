@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runner.compose import compose_run
 from runner.data.prepared import cached_split, prepare_split
-from runner.preflight import check
+from runner.preflight.check import check
 from runner.train.assets import build_tokenizer
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from runner import render, resume, rundir, secrets
-from runner.checkpoint import compatibility, conversion, folders, retention
+from runner.checkpoint import compatibility, folders, retention
 from runner.checkpoint.manifest import FileFacts, Manifest, write_manifest
 from runner.config.schema import RunConfig
+from runner.engines.deepspeed import universal_checkpoint as conversion
 from runner.errors import RequestError
 from runner.rundir.record import Record, write_atomically
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from runner.engines.deepspeed.memory import adam_temporaries, fullest, partitions, state_items
 from runner.memory.architecture import ModelFacts, ParameterFact
 from runner.memory.items import Item
-from runner.memory.states import adam_temporaries, fullest, partitions, state_items
 from runner.memory.workload import Architecture, Buckets, Workload
 
 ARCHITECTURE = Architecture("encoder", '{"model_type": "none"}')

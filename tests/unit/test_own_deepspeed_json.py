@@ -12,7 +12,7 @@ import pytest
 from runner.cli.single_run import plan_lines
 from runner.compose import compose_run
 from runner.errors import RequestError
-from runner.preflight import Checked, check
+from runner.preflight.check import Checked, check
 
 ZERO2 = {"zero_optimization": {"stage": 2}}
 

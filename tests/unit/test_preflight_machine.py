@@ -14,10 +14,11 @@ import pytest
 
 from runner import machine
 from runner.compose import compose_run
+from runner.engines.deepspeed import ops
+from runner.engines.deepspeed.swap_folder import into_own_folder, swap_folder
 from runner.errors import Problem, RequestError
-from runner.launch import ops
-from runner.launch.swap import into_own_folder, swap_folder
-from runner.preflight import check, software
+from runner.preflight import software
+from runner.preflight.check import check
 from runner.preflight.devices import placement
 from runner.preflight.orphaned_processes import survivors
 from tests.conftest import ROOT

@@ -14,9 +14,9 @@ import filelock
 import pytest
 
 from runner.config.schema import RunConfig
-from runner.launch import ops
-from runner.launch.ops import BuildFailed, OpBuilder
-from runner.launch.swap import swap_files, swap_folder
+from runner.engines.deepspeed import ops
+from runner.engines.deepspeed.ops import BuildFailed, OpBuilder
+from runner.engines.deepspeed.swap_folder import swap_files, swap_folder
 
 
 class PretendedHost:

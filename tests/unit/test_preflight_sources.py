@@ -15,9 +15,10 @@ from runner import paths
 from runner.compose import compose_run
 from runner.config.schema import ModelConfig, RunConfig
 from runner.errors import Problem, RequestError
-from runner.preflight import assets, check, software
+from runner.memory.model_size import kept_checkpoints, parameter_count, state_bytes, swap_bytes
+from runner.preflight import assets, software
 from runner.preflight import output_folders as checked_places
-from runner.preflight.size import kept_checkpoints, parameter_count, state_bytes, swap_bytes
+from runner.preflight.check import check
 from tests.conftest import ROOT
 
 Usage = namedtuple("Usage", "total used free")

@@ -10,7 +10,7 @@ import pytest
 from runner.compose import compose_run
 from runner.compose.multirun import ComposedCell, run_multirun
 from runner.errors import RequestError
-from runner.preflight import check
+from runner.preflight.check import check
 from runner.sweep.history import earlier_cells, folder_of_sweep, free_folder, write_sweep
 from runner.sweep.identity import cell_hash, sweep_id
 from runner.sweep.jobs import jobs_of

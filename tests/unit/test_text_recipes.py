@@ -12,7 +12,7 @@ from runner.compose import compose_run
 from runner.config.schema import RunConfig
 from runner.config.sequence_limits import position_limit
 from runner.errors import RequestError
-from runner.preflight import check
+from runner.preflight.check import check
 from runner.recipe import load_recipe
 
 DIALOGUES = ("recipe=blenderbot_mudoconv", "model=blenderbot_tiny")

@@ -7,8 +7,8 @@ from typing import Any
 
 from runner import render
 from runner.config.schema import RunConfig
-from runner.deepspeed_json.blocks import shift
-from runner.deepspeed_json.known import AUTO
+from runner.engines.deepspeed.user_json.blocks import shift
+from runner.engines.deepspeed.user_json.known import AUTO
 from runner.errors import Problem, RequestError
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from runner.config.schema import RunConfig
-from runner.deepspeed_json.known import AUTO, OPTIMIZER_PARAMS, WARMUP_PARAMS
-from runner.deepspeed_json.reading import MEND, as_written, get, unknown_key
+from runner.engines.deepspeed.user_json.known import AUTO, OPTIMIZER_PARAMS, WARMUP_PARAMS
+from runner.engines.deepspeed.user_json.reading import FIX, as_written, get, unknown_key
 from runner.errors import Problem, nearest
 
 ADAM = ("AdamW", "Adam")  # one algorithm: DeepSpeed's Adam decouples weight decay, too, unless adam_w_mode is false
@@ -147,7 +147,7 @@ def check_schedule(content: dict[str, Any], warmup_steps: int) -> list[Problem]:
         for key, default in (("warmup_type", "linear"), ("warmup_min_lr", 0), ("last_batch_iteration", -1))
     )
     if kind not in ("linear", "log", AUTO):
-        problems.append(Problem("scheduler.params.warmup_type", kind, "DeepSpeed knows linear and log", MEND))
+        problems.append(Problem("scheduler.params.warmup_type", kind, "DeepSpeed knows linear and log", FIX))
     elif kind == "log" and warmup_steps:
         problems.append(
             Problem(

@@ -4,8 +4,8 @@ What the file states wins over the runner's defaults, and contradicts what was t
 then both values are named. Whether it has an `optimizer` and a `scheduler` block decides who owns them.
 """
 
-from runner.deepspeed_json.adoption import adopt, fixed_batch
-from runner.deepspeed_json.blocks import adam_class, other_length, schedule_words
-from runner.deepspeed_json.filling import fill
+from runner.engines.deepspeed.user_json.adoption import adopt, fixed_batch
+from runner.engines.deepspeed.user_json.blocks import adam_class, other_length, schedule_words
+from runner.engines.deepspeed.user_json.filling import fill
 
 __all__ = ["adam_class", "adopt", "fill", "fixed_batch", "other_length", "schedule_words"]

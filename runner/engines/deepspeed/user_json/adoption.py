@@ -7,9 +7,9 @@ from typing import Any
 
 from runner.config.resolve import resolve_machine
 from runner.config.schema import RunConfig
-from runner.deepspeed_json import blocks
-from runner.deepspeed_json.known import AUTO
-from runner.deepspeed_json.reading import MEND, checked_values, get, read
+from runner.engines.deepspeed.user_json import blocks
+from runner.engines.deepspeed.user_json.known import AUTO
+from runner.engines.deepspeed.user_json.reading import FIX, checked_values, get, read
 from runner.errors import Problem
 
 _ZERO = (
@@ -128,7 +128,7 @@ class _Taking:
             why = (
                 str(error).splitlines()[2] if str(error).count("\n") > 1 else str(error)
             )  # pydantic: title, key, then the reason
-            self.problems.append(Problem(path, value, why.partition(" [type=")[0].strip(), MEND))
+            self.problems.append(Problem(path, value, why.partition(" [type=")[0].strip(), FIX))
             return
         if section == "offload" and name in ("optimizer", "params"):
             self.config.offload.name = "launcher.config_file"

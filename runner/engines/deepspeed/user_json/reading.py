@@ -6,11 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
-from runner.deepspeed_json.known import ALIASES, AUTO, FITS, KNOWN, OPEN_ENDED, REFUSED, REFUSED_WHEN_TRUE, WORDS, Kind
+from runner.engines.deepspeed.user_json.known import (
+    ALIASES,
+    AUTO,
+    FITS,
+    KNOWN,
+    OPEN_ENDED,
+    REFUSED,
+    REFUSED_WHEN_TRUE,
+    WORDS,
+    Kind,
+)
 from runner.errors import Problem, RequestError, nearest
 from runner.regular_files import read_regular
 
-MEND = "fix launcher.config_file"
+FIX = "fix launcher.config_file"
 MANY = 16  # known keys that a line no longer names one by one
 _BLOCKS = (
     "zero_optimization",
@@ -79,7 +89,7 @@ def stop_on_wrong_shapes(content: dict[str, Any]) -> None:
     if wrong:
         raise RequestError(
             [
-                Problem(path, as_written(value), "this is a block of keys in a DeepSpeed JSON, not a value", MEND)
+                Problem(path, as_written(value), "this is a block of keys in a DeepSpeed JSON, not a value", FIX)
                 for path, value in wrong
             ]
         )
@@ -110,7 +120,7 @@ def _wrong(key: str, value: Any, known: dict[str, Kind], open_ended: bool) -> Pr
         return None if open_ended else unknown_key(key, known)
     kind = known[name]
     if value != AUTO and not FITS[kind](value):
-        return Problem(key, as_written(value), f"this must be {WORDS[kind]}", MEND)
+        return Problem(key, as_written(value), f"this must be {WORDS[kind]}", FIX)
     if key in REFUSED_WHEN_TRUE and value is not False:
         return Problem(key, as_written(value), *REFUSED_WHEN_TRUE[key])
     return None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner.config.schema import RunConfig
 from runner.errors import Problem
-from runner.preflight.size import in_words, parameter_count, swap_bytes
+from runner.memory.model_size import in_words, parameter_count, swap_bytes
 
 
 def check_nvme(config: RunConfig) -> list[Problem]:

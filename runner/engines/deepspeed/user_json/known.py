@@ -71,7 +71,7 @@ OPTIMIZER_PARAMS = _kinds(
 WARMUP_PARAMS = _kinds(
     number="warmup_min_lr warmup_max_lr", int="warmup_num_steps last_batch_iteration", text="warmup_type"
 )
-KNOWN: dict[str, dict[str, Kind]] = {  # by block; types are judged in runner.deepspeed_json.blocks
+KNOWN: dict[str, dict[str, Kind]] = {  # by block; types are judged in runner.engines.deepspeed.user_json.blocks
     "": TOP_LEVEL,
     "zero_optimization": ZERO,
     "zero_optimization.offload_optimizer": _kinds(
@@ -104,7 +104,7 @@ KNOWN: dict[str, dict[str, Kind]] = {  # by block; types are judged in runner.de
 }
 OPEN_ENDED: dict[
     str, dict[str, Kind]
-] = {  # blocks whose other keys are not judged here; those of `params` depend on the type (runner.deepspeed_json.blocks)
+] = {  # blocks whose other keys are not judged here; those of `params` depend on the type (runner.engines.deepspeed.user_json.blocks)
     "optimizer.params": OPTIMIZER_PARAMS,
     "scheduler.params": WARMUP_PARAMS | {"total_num_steps": "int"},
     **{
