@@ -1,4 +1,4 @@
-"""Puts `conf/` and `recipes/`, which lie beside the package in a checkout, inside it when installed."""
+"""Puts `conf/` and `recipes/`, which are next to the package in a checkout, inside it when installed."""
 
 from setuptools import find_packages, setup
 

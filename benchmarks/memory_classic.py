@@ -1,4 +1,4 @@
-"""The classic memory tables, estimated: largest micro batches on 24 GB devices, beside what others measured.
+"""The classic memory tables, estimated: largest micro batches on 24 GB devices, next to what others measured.
 
     python benchmarks/memory_classic.py --mrpc /path/to/mrpc/train.jsonl
 
@@ -82,7 +82,7 @@ class Case:
 
 
 def row_lengths(path: Path) -> tuple[list[int], list[int]]:
-    """Tokens of each MRPC pair, special tokens included, by two stand-ins for DeBERTa's tokenizer (not at hand offline).
+    """Tokens of each MRPC pair, special tokens included, by two stand-ins for DeBERTa's tokenizer (not available offline).
 
     First: words and punctuation marks, which no subword tokenizer undercuts much. Second: a 16,000-piece
     byte-level BPE trained on the same rows, which cuts rare words.

@@ -16,7 +16,7 @@ QUICK_ROWS = 320
 
 
 def training(bench: Bench) -> list[Figure]:
-    """Rows a second, accuracy and peak memory on MRPC, or on the bundled sample where MRPC is not at hand."""
+    """Rows a second, accuracy and peak memory on MRPC, or on the bundled sample where MRPC is not available."""
     pairs = mrpc_pairs(bench) or tiny_pairs(bench)
     ours = [*pairs.runner(), "train.epochs=1", f"launcher.omp_num_threads={bench.threads}"]
     theirs = [*pairs.script(), "--epochs", "1"]
@@ -69,7 +69,7 @@ def _notes(pairs: Pairs, accuracy: tuple[list[float], list[float]]) -> list[str]
     notes = [f"Validation accuracy: runner {mean(accuracy[0]):.3f}, baseline {mean(accuracy[1]):.3f}."]
     if not pairs.real:
         notes.append(
-            "MRPC or MiniLM is not at hand: measured on the bundled, generated sample, where accuracy after one epoch says little."
+            "MRPC or MiniLM is not available: measured on the bundled, generated sample, where accuracy after one epoch says little."
         )
     return notes
 

@@ -77,7 +77,7 @@ def tiny_pairs(bench: Bench) -> Pairs:
 
 
 def mrpc_pairs(bench: Bench) -> Pairs | None:
-    """Real MRPC with MiniLM; None where the data or the weights are not at hand."""
+    """Real MRPC with MiniLM; None where the data or the weights are not available."""
     folder = minilm_folder(bench)
     if folder is None or not (MRPC / "train.jsonl").exists():
         return None

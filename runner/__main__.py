@@ -90,7 +90,7 @@ def _delivered(answer: Callable[[], int | None], resumable: bool = False) -> int
     """The answer's exit status (None: 0), with its output handed on as far as anyone reads it.
 
     Args:
-        resumable: whether what ends for lack of room can be gone on with.
+        resumable: whether a run that ends because the disk is full can be resumed.
     """
     from runner.errors import EXIT_BAD_REQUEST, EXIT_FAILED, EXIT_INTERRUPTED, RequestError
 
@@ -99,7 +99,7 @@ def _delivered(answer: Callable[[], int | None], resumable: bool = False) -> int
         sys.stdout.flush()
         return status
     except RequestError as error:
-        return _told(str(error), EXIT_BAD_REQUEST)
+        return _print_error(str(error), EXIT_BAD_REQUEST)
     except SystemExit as stop:  # argparse, and rich where the reader went away
         hand_on()
         if isinstance(stop.__context__, BrokenPipeError):
@@ -110,7 +110,7 @@ def _delivered(answer: Callable[[], int | None], resumable: bool = False) -> int
         return 0  # the reader of our output went away (`| head`)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:  # wherever a path was asked for
-            return _told(
+            return _print_error(
                 f"error: {error.filename}: this name is too long for a file; choose a shorter one", EXIT_BAD_REQUEST
             )
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -118,16 +118,16 @@ def _delivered(answer: Callable[[], int | None], resumable: bool = False) -> int
         if error.filename is None:
             hand_on()
         way = (
-            "make room, then resume with python -m runner resume RUN_DIR"
+            "free some space, then resume with python -m runner resume RUN_DIR"
             if resumable
-            else "make room, then type the command again"
+            else "free some space, then type the command again"
         )
-        return _told(f"error: {error.filename or 'a file or standard output'}: disk full; {way}", EXIT_FAILED)
+        return _print_error(f"error: {error.filename or 'a file or standard output'}: disk full; {way}", EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 
 
-def _told(line: str, status: int) -> int:
+def _print_error(line: str, status: int) -> int:
     with contextlib.suppress(BrokenPipeError):
         print(line, file=sys.stderr)
     return status

@@ -122,7 +122,7 @@ def check_devices() -> Iterator[Finding]:
     if not gpus:
         hidden = bool(machine.installed_devices())
         why = "CUDA_VISIBLE_DEVICES hides the GPUs" if hidden else "no GPU found (nvidia-smi lists none)"
-        yield Finding("ok", "devices", f"{why}: runs use the CPU, 2 ranks unless told otherwise")
+        yield Finding("ok", "devices", f"{why}: runs use the CPU, 2 ranks unless set otherwise")
         return
     yield Finding("ok", "devices", ", ".join(f"{gpu.name} ({gpu.memory_bytes / GIB:.0f} GiB)" for gpu in gpus))
     if cuda is None:
@@ -226,7 +226,7 @@ def check_compilers() -> Iterator[Finding]:
                 "warning",
                 "DeepSpeed ops",
                 f"{op} cannot be built (lacks {', '.join(lacking[op])}), so {choice} cannot use it",
-                _op_mend(op, lacking[op]),
+                _op_fix(op, lacking[op]),
             )
     for lock in _stale_locks():
         yield Finding(
@@ -242,7 +242,7 @@ def _lacking(op: str) -> list[str]:
     return [*lacks, "a CUDA build of torch"] if op == "fused_adam" and torch_cuda() is None else lacks
 
 
-def _op_mend(op: str, lacks: list[str]) -> str:
+def _op_fix(op: str, lacks: list[str]) -> str:
     packages = {"g++": "g++", "ninja": "ninja-build", "libaio.h": "libaio-dev"}
     fix = "apt install " + " ".join(packages[name] for name in lacks if name in packages)
     return fix + (", or offload.force_cpu_adam=false (slower)" if op == "cpu_adam" else "")
@@ -282,7 +282,7 @@ def check_disks() -> Iterator[Finding]:
             "problem", "disk", f"less than 1 GiB is free in {here}", "free some space, or change to a larger disk"
         )
     yield from _cache(paths.hf_home())
-    for place in locations(RunConfig())[::2]:  # beside the hub's
+    for place in locations(RunConfig())[::2]:  # besides the hub's
         little = place.free_bytes < GIB
         yield Finding(
             "warning" if little else "ok",
@@ -302,7 +302,7 @@ def check_disks() -> Iterator[Finding]:
 
 
 def _cache(folder: Path) -> Iterator[Finding]:
-    """Whether the hub's cache lies somewhere with room."""
+    """Whether the hub's cache is on a volume with free space."""
     present = next(path for path in (folder, *folder.parents) if path.exists())
     usage = shutil.disk_usage(present)
     on_root = os.stat(present).st_dev == os.stat("/").st_dev
@@ -322,7 +322,7 @@ def _cache(folder: Path) -> Iterator[Finding]:
 
 
 def _roomier(free: int) -> str:
-    """The mounted disk with the most room, when it has more than `free` bytes; else a placeholder."""
+    """The mounted disk with the most free space, when it has more than `free` bytes; else a placeholder."""
     best, name = free, "/a/larger/disk"
     try:
         lines = Path("/proc/mounts").read_text().splitlines()

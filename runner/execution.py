@@ -58,7 +58,7 @@ class Ended:
 
 @dataclass
 class Request:
-    """What `execute` needs beside the checked run.
+    """What `execute` needs besides the checked run.
 
     Attributes:
         started_monotonic: when the command was typed; times in the record count from there.
@@ -185,9 +185,14 @@ def _close(run_dir: Path, status: str, failure: Failure | None) -> Ended:
         reason = _stopped(run_dir, int(record.data.get("optimizer_steps", 0)))
     record.data.setdefault("artifacts", {})["logs"] = "logs"
     if failure is not None:
-        told = {"rank": failure.rank, "log": str(failure.log), "out_of_memory": failure.out_of_memory, **failure.facts}
-        record.data["failure"] = told | (
-            {"advice": memory_advice(rundir.read_config(run_dir), told)} if failure.out_of_memory else {}
+        reported = {
+            "rank": failure.rank,
+            "log": str(failure.log),
+            "out_of_memory": failure.out_of_memory,
+            **failure.facts,
+        }
+        record.data["failure"] = reported | (
+            {"advice": memory_advice(rundir.read_config(run_dir), reported)} if failure.out_of_memory else {}
         )
     record.data["memory_prediction"] = _prediction(run_dir, status)
     if "assets" in record.data:
@@ -210,7 +215,7 @@ def _prediction(run_dir: Path, status: str) -> dict[str, Any] | None:
 
 
 def _stopped(run_dir: Path, step: int) -> str:
-    """Why and where a run was stopped, and from where it can go on when that is another step."""
+    """Why and where a run was stopped, and from where it can be resumed when that is another step."""
     checkpoint = newest(run_dir, checksums=False)
     if checkpoint is None:
         return f"asked to stop after optimizer step {step}; there is no checkpoint"

@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def _shipped(folder: str) -> Path:
-    """A folder of the project: beside the package in a checkout, inside it once installed."""
+    """A folder of the project: next to the package in a checkout, inside it once installed."""
     installed = _PACKAGE / folder
     return installed if installed.is_dir() else _PACKAGE.parent / folder
 

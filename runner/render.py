@@ -168,7 +168,7 @@ def accelerate_config(config: RunConfig, run_dir: Path) -> dict[str, Any]:
     if config.launcher.device == "cuda":
         rendered["gpu_ids"] = config.launcher.gpu_ids
     if config.launcher.name == "deepspeed":
-        # accelerate refuses mixed_precision and the like beside a DeepSpeed file: they stand in the file.
+        # accelerate refuses mixed_precision and the like next to a DeepSpeed file: they are in the file.
         rendered["distributed_type"] = "DEEPSPEED"
         rendered["deepspeed_config"] = {
             "deepspeed_config_file": str(run_dir / rundir.DEEPSPEED_FILE),
@@ -181,7 +181,7 @@ def accelerate_config(config: RunConfig, run_dir: Path) -> dict[str, Any]:
 
 
 def rank_environment(config: RunConfig) -> dict[str, str]:
-    """Environment variables that ranks need beside the rendered files."""
+    """Environment variables that ranks need besides the rendered files."""
     cache = paths.cache_dir(config.cache_dir)
     variables = {
         "OMP_NUM_THREADS": str(config.launcher.omp_num_threads),
@@ -202,8 +202,8 @@ def rank_environment(config: RunConfig) -> dict[str, str]:
 
 def by_hand_command(config: RunConfig, run_dir: Path) -> str:
     """The one line that runs the same thing with `accelerate launch`."""
-    beside = Path(sys.executable).with_name("accelerate")
-    program = "accelerate" if shutil.which("accelerate") == str(beside) or not beside.exists() else str(beside)
+    own = Path(sys.executable).with_name("accelerate")
+    program = "accelerate" if shutil.which("accelerate") == str(own) or not own.exists() else str(own)
     variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in rank_environment(config).items())
     launch = f"{shlex.quote(program)} launch --config_file {shlex.quote(str(run_dir / rundir.ACCELERATE_FILE))}"
     return f"{variables} {launch} -m runner.train.worker {shlex.quote(str(run_dir))}"

@@ -35,8 +35,8 @@ from runner.report.liveness import runner_liveness
 from runner.rundir.record import FILE, METRICS_FILE, Record, now, write_atomically
 from runner.train.progress import HEARTBEATS, read_heartbeats
 
-RECENT_SECONDS = 120.0  # a sign of life on another machine younger than this means that the run goes on there
-SURVIVORS_SECONDS = 10.0
+RECENT_SECONDS = 120.0  # a sign of life on another machine younger than this means that the run continues there
+ORPHANS_SECONDS = 10.0
 
 
 @dataclass
@@ -61,7 +61,7 @@ def open_run(run_dir: Path) -> Record:
     """The record of a run that may be resumed.
 
     Raises:
-        RequestError: no run, a run that is completed, or one that still goes on.
+        RequestError: no run, a run that is completed, or one that is still running.
     """
     name = str(run_dir)
     if not (run_dir / FILE).is_file():
@@ -182,15 +182,15 @@ def _total_steps(found: Found) -> int | None:
     return known_total_steps(found.config, load_recipe(found.config))
 
 
-def wait_for_survivors(run_dir: Path, say: Callable[[str], None]) -> None:
+def wait_for_orphans(run_dir: Path, say: Callable[[str], None]) -> None:
     """Ranks of a runner that was killed end by themselves; say so when they do not at once, refuse when they never do."""
-    until, told = time.monotonic() + SURVIVORS_SECONDS, False
-    while survivors := _survivors(run_dir):
-        if not told:
-            say(f"processes of the last attempt are still ending: {', '.join(map(str, survivors))}")
-            told = True
+    until, reported = time.monotonic() + ORPHANS_SECONDS, False
+    while orphans := _orphans(run_dir):
+        if not reported:
+            say(f"processes of the last attempt are still ending: {', '.join(map(str, orphans))}")
+            reported = True
         if time.monotonic() > until:
-            numbers = " ".join(map(str, survivors))
+            numbers = " ".join(map(str, orphans))
             raise RequestError(
                 Problem(
                     "RUN_DIR",
@@ -202,7 +202,7 @@ def wait_for_survivors(run_dir: Path, say: Callable[[str], None]) -> None:
         time.sleep(0.1)
 
 
-def _survivors(run_dir: Path) -> list[int]:
+def _orphans(run_dir: Path) -> list[int]:
     """Process ids in the heartbeats that still belong to ranks: alive, and started before the heartbeat's last word."""
     found = []
     for rank, beat in read_heartbeats(run_dir).items():
@@ -213,7 +213,7 @@ def _survivors(run_dir: Path) -> list[int]:
 
 
 def _tidy(found: Found, say: Callable[[str], None]) -> None:
-    """Remove what the last attempt left, set damaged checkpoints aside, and say where the run goes on."""
+    """Remove what the last attempt left, set damaged checkpoints aside, and say where the run resumes."""
     rundir.clear_requests(found.run_dir)
     for name in ("heartbeat", "errors"):
         shutil.rmtree(found.run_dir / name, ignore_errors=True)

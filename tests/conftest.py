@@ -97,7 +97,7 @@ def run_cli(tmp_path: Path) -> Any:
 
 
 def needs_shared(path: Path) -> pytest.MarkDecorator:
-    """Skip where the material beside the checkout is absent."""
+    """Skip where the material next to the checkout is absent."""
     return pytest.mark.skipif(not path.exists(), reason=f"{path} is not here")
 
 

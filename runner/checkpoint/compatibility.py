@@ -1,4 +1,4 @@
-"""What a resume may change, and on how many ranks a checkpoint can go on.
+"""What a resume may change, and on how many ranks a checkpoint can be resumed.
 
 The losses and metrics after a resume are those of the uninterrupted run, so whatever decides them stays as it
 was. Listed here is what does not decide them; everything else is refused (docs/reliability.md has the same list).
@@ -158,7 +158,7 @@ def check_checkpoint(config: RunConfig, manifest: Manifest) -> list[Problem]:
             Problem(
                 "offload.optimizer",
                 "nvme",
-                "DeepSpeed restores an optimizer on NVMe wrongly, without a word (losses after the resume differ)",
+                "DeepSpeed restores an optimizer on NVMe silently wrong (losses after the resume differ)",
                 "start a new run; with offload=cpu it could be resumed exactly",
             )
         ]

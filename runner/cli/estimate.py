@@ -41,27 +41,27 @@ def answer(workload: Workload, device_bytes: int | None, as_json: bool) -> None:
     from runner.memory.search import alternatives, fit
 
     found = estimate(workload)
-    room = fit(found.workload, device_bytes) if device_bytes else None
+    largest = fit(found.workload, device_bytes) if device_bytes else None
     others = alternatives(found.workload, device_bytes)
     past = past_predictions()
     if as_json:
-        print(json.dumps(_as_json(found, room, others, past, device_bytes), indent=2))
+        print(json.dumps(_as_json(found, largest, others, past, device_bytes), indent=2))
         return
     from rich.console import Console
 
     from runner.memory.estimate_table import show, show_alternatives, show_past
 
     console = Console(highlight=False)
-    show(console, found, room, device_bytes)
+    show(console, found, largest, device_bytes)
     show_alternatives(console, others, workload.micro_batch_size, device_bytes)
     show_past(console, past)
 
 
-def _as_json(found: Any, room: Any, others: Any, past: Any, device_bytes: int | None) -> dict[str, Any]:
+def _as_json(found: Any, largest: Any, others: Any, past: Any, device_bytes: int | None) -> dict[str, Any]:
     return {
         **found.as_dict(),
         "device_memory_bytes": device_bytes,
-        "largest_micro_batch": None if room is None else {"rows": room.rows, "reason": room.reason},
+        "largest_micro_batch": None if largest is None else {"rows": largest.rows, "reason": largest.reason},
         "alternatives": [
             {
                 "name": each.name,

@@ -11,10 +11,10 @@ from runner.compose import Composed
 from runner.engines.deepspeed.user_json import fixed_batch
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_OUT_OF_MEMORY, Problem, RequestError
 from runner.fit.largest import find_largest
-from runner.fit.memory_budget import Room, room_of
-from runner.fit.search_space import Candidate, climb, overrides_of
+from runner.fit.memory_budget import MemoryBudget, budget_of
+from runner.fit.search_space import Candidate, overrides_of, search
 from runner.fit.trial import FitStopped, Trial, TrialRunner
-from runner.fit.trial_log import default_name, kept_overrides, print_ledger, save_choice, write_ledger
+from runner.fit.trial_log import default_name, kept_overrides, print_trial_log, save_choice, write_trial_log
 from runner.launch.host_pool import SharedHosts
 from runner.launch.watch import console as terminal
 from runner.launch.watch import stopping
@@ -31,10 +31,10 @@ def main(arguments: Sequence[str]) -> int:
     composed, console = composed_request(arguments), terminal()
     _stop_on_fixed(composed)
     checked = check(composed)
-    room = room_of(checked.config)
+    budget = budget_of(checked.config)
     hosts = SharedHosts()
     with stopping() as stop:
-        trial_runner = TrialRunner(composed.run_dir, room, hosts, stop, console)
+        trial_runner = TrialRunner(composed.run_dir, budget, hosts, stop, console)
         try:
             return _search(composed, checked, trial_runner)
         except FitStopped:
@@ -79,14 +79,12 @@ def _search(composed: Composed, checked: Checked, trial_runner: TrialRunner) -> 
             largest.error,
             f"limit      {largest.limit}",
         )
-    climbed = climb(composed, config, trial_runner, target)
+    found = search(composed, config, trial_runner, target)
     console.print(
-        f"search     global batch {target}, {len({trial.candidate for trial in climbed.trials})} candidates",
+        f"search     global batch {target}, {len({trial.candidate for trial in found.trials})} candidates",
         highlight=False,
     )
-    return _conclude(
-        composed, checked, trial_runner, climbed.trials, climbed.best, climbed.candidate, climbed.error, ""
-    )
+    return _conclude(composed, checked, trial_runner, found.trials, found.best, found.candidate, found.error, "")
 
 
 def _conclude(
@@ -99,12 +97,12 @@ def _conclude(
     error: str,
     limit: str,
 ) -> int:
-    console, room = trial_runner.console, trial_runner.room
-    print_ledger(trials, room, console)
+    console, budget = trial_runner.console, trial_runner.budget
+    print_trial_log(trials, budget, console)
     if best is None or candidate is None:
-        write_ledger(trial_runner.folder, room, trials, None)
+        write_trial_log(trial_runner.folder, budget, trials, None)
         console.print(
-            f"failed: {error}" if error else "nothing fits: see the ledger for what each candidate needed",
+            f"failed: {error}" if error else "nothing fits: see the trial log for what each candidate needed",
             highlight=False,
             markup=False,
         )
@@ -123,7 +121,7 @@ def _tell(
     candidate: Candidate,
     limit: str,
 ) -> None:
-    """Result, overrides to paste, YAML, ledger."""
+    """Result, overrides to paste, YAML, trial log."""
     config, console = candidate.apply(checked.config), trial_runner.console
     config.train.micro_batch_size, config.train.gradient_accumulation_steps = (
         best.micro_batch_size,
@@ -137,10 +135,10 @@ def _tell(
         config,
         name,
         kept_overrides(kept, {"launcher", "zero_stage", "offload", "train.gradient_checkpointing"}),
-        _comment(composed, best, trial_runner.room),
+        _comment(composed, best, trial_runner.budget),
     )
     result: dict[str, Any] = {**best.as_dict(), "overrides": overrides, "saved": str(path), "fitted": name}
-    ledger = write_ledger(trial_runner.folder, trial_runner.room, trials, result)
+    trial_log = write_trial_log(trial_runner.folder, trial_runner.budget, trials, result)
     speed = f", {best.samples_per_second:.1f} samples/s on the longest rows" if best.samples_per_second else ""
     console.print(
         f"fits       {best.method}, micro batch {best.micro_batch_size} × {best.gradient_accumulation_steps} accumulated{speed}",
@@ -151,13 +149,13 @@ def _tell(
         limit,
         f"use        python -m runner {shlex.join([*kept, *overrides])}",
         f"or         +fitted={name}   ({path})",
-        f"ledger     {ledger}",
+        f"trial log  {trial_log}",
     ):
         if line:
             console.print(line, highlight=False, markup=False)
 
 
-def _comment(composed: Composed, best: Trial, room: Room) -> str:
-    used = f"{(best.measured_bytes or 0) / 2**20:.0f} of {room.bytes / 2**20:.0f} MiB a rank"
+def _comment(composed: Composed, best: Trial, budget: MemoryBudget) -> str:
+    used = f"{(best.measured_bytes or 0) / 2**20:.0f} of {budget.bytes / 2**20:.0f} MiB a rank"
     command = f"Found by `python -m runner fit {' '.join(composed.overrides)}`:"
-    return f"{command}\n{used} ({room.said.rstrip(',')}), a few optimizer steps on the longest rows and the longest evaluation batch."
+    return f"{command}\n{used} ({budget.source.rstrip(',')}), a few optimizer steps on the longest rows and the longest evaluation batch."

@@ -10,7 +10,7 @@ from runner.errors import Problem, RequestError
 
 
 def composed_request(arguments: Sequence[str]) -> Composed:
-    """As `compose_run`; what is wrong is told together with what the checks before a run find beside it.
+    """As `compose_run`; what is wrong is reported together with what the other checks before a run find.
 
     Raises:
         RequestError: with every mistake in the request.
@@ -20,13 +20,15 @@ def composed_request(arguments: Sequence[str]) -> Composed:
     except WrongRequest as error:
         known = {problem.key for problem in error.problems}
         raise RequestError(
-            error.problems + [problem for problem in _beside(error) if problem.key not in known]
+            error.problems + [problem for problem in _further_problems(error) if problem.key not in known]
         ) from None
 
 
-def _beside(error: WrongRequest) -> list[Problem]:
+def _further_problems(error: WrongRequest) -> list[Problem]:
     if error.rest is None:
         return []
-    from runner.preflight.partial_checks import beside  # not before it is needed: a typo alone is told sooner
+    from runner.preflight.partial_checks import (
+        further_problems,
+    )  # not before it is needed: a typo alone is reported sooner
 
-    return beside(error.rest, error.wrong)
+    return further_problems(error.rest, error.wrong)

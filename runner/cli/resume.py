@@ -16,7 +16,7 @@ from runner.launch.host_client import Host
 from runner.launch.host_pool import needs_no_hub
 from runner.launch.watch import console as terminal
 from runner.launch.watch import stopping
-from runner.resume import find, open_run, prepare, wait_for_survivors
+from runner.resume import find, open_run, prepare, wait_for_orphans
 
 USAGE = """usage: python -m runner resume RUN_DIR [KEY=VALUE ...]
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     say = partial(console.print, highlight=False, markup=False)
     record = open_run(run_dir)
     with rundir.held(run_dir), stopping() as stop:
-        wait_for_survivors(run_dir, say)
+        wait_for_orphans(run_dir, say)
         found = find(run_dir, record, overrides)
         try:
             request = prepare(found, overrides, started, say, lambda: stop.asked)

@@ -38,7 +38,7 @@ def hand_on() -> None:
 
 
 class SafeStdout:
-    """Standard output whose reader may go away while a run goes on: a closed pipe, a closed terminal, a full disk."""
+    """Standard output whose reader may go away while a run continues: a closed pipe, a closed terminal, a full disk."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sys.stdout, name)

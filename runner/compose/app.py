@@ -49,7 +49,7 @@ class Composed:
 
 
 class WrongRequest(RequestError):
-    """What composing found wrong, and what is left to check beside it.
+    """What composing found wrong, and what is left to check.
 
     Attributes:
         rest: the run without what is wrong; None where nothing could be composed.
@@ -84,7 +84,7 @@ def compose_run(arguments: list[str]) -> Composed:
 
 
 def _with_wrong_values(problems: list[Problem], usable: list[Override]) -> WrongRequest:
-    """Problems of names and syntax, and those of the values that were typed beside them.
+    """Problems of names and syntax, and those of the values that were typed with them.
 
     What was not typed is left alone: it may follow from what could not be read.
     """

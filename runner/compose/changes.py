@@ -37,12 +37,12 @@ def with_changes(config: RunConfig, arguments: list[str]) -> tuple[RunConfig, fr
                 Problem(
                     item.key_or_group,
                     None,
-                    "a resume goes on in the run's own folder and configuration",
+                    "a resume continues in the run's own folder and configuration",
                     "leave it out",
                 )
             )
         elif is_sweep(item):
-            problems.append(Problem(item.key_or_group, None, "a resume goes on with one run", "give one value"))
+            problems.append(Problem(item.key_or_group, None, "a resume continues one run", "give one value"))
     if problems:
         raise RequestError(problems)
     plain = config.model_dump(mode="json")

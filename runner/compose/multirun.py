@@ -137,7 +137,7 @@ def _some_choice_exists(item: Override, groups: dict[str, list[str]]) -> bool:
 
 
 class CellsLauncher(Launcher):
-    """Composes every job first, so that a file edited later changes nothing, then runs them through `run_batch`."""
+    """Composes every job first, so that a file edited later has no effect, then runs them through `run_batch`."""
 
     __module__ = _PLUGIN_PACKAGE
 

@@ -130,7 +130,7 @@ def _broken_reference(override: Override) -> Problem | None:
         except GrammarParseError:
             return _unreadable_reference(override.key_or_group, str(choice))
         except OmegaConfBaseException:
-            continue  # anything else about the value is told where the value is checked
+            continue  # anything else about the value is reported where the value is checked
     return None
 
 

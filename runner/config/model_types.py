@@ -48,7 +48,7 @@ class ConfigClass:
         types: field → names of the types it may hold; empty where the annotation says something else.
         defaults: field → value, where it stands in the source as a constant.
         aliases: other name of a field → its name in the class.
-        read: keys beside the fields that the model's code reads.
+        read: keys besides the fields that the model's code reads.
         complete: whether these are all its keys.
     """
 

@@ -222,7 +222,7 @@ class OptimizerConfig(Section):
     )
     fused: bool | Literal["auto"] = Field(
         "auto",
-        description="torch's fused kernel: one pass over the optimizer states instead of about ten, nothing held beside them; auto: on CPU.",
+        description="torch's fused kernel: one pass over the optimizer states instead of about ten, no temporary copies; auto: on CPU.",
     )
 
 
@@ -351,7 +351,7 @@ class CheckpointConfig(Section):
     )
     required: bool = Field(
         False,
-        description="A checkpoint that cannot be written ends the run as failed; false: it is warned of, and the run goes on.",
+        description="A checkpoint that cannot be written ends the run as failed; false: a warning, and the run continues.",
     )
     on_preemption: bool = Field(
         True, description="Checkpoint when SIGTERM, SIGUSR1, SIGHUP or Ctrl-C asks the run to end."

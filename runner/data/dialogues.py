@@ -84,7 +84,7 @@ class DialogueFitter:
         """Source text and token ids of each dialogue, as the model is to see them.
 
         Raises:
-            ValueError: when the prefix leaves no room for a turn.
+            ValueError: when the prefix leaves no tokens for a turn.
         """
         texts = [dialogue.text(self._prefix) for dialogue in dialogues]
         fitted = list(zip(texts, self._ids(texts), strict=True))
@@ -145,12 +145,12 @@ class DialogueFitter:
     def _end_of(self, text: str, ids: list[int]) -> tuple[str, list[int]]:
         """The prefix and the end of a newest turn that is too long alone."""
         kept = self._prefix_tokens(ids)
-        room = self._max_length - kept
-        if room < 2:
+        available = self._max_length - kept
+        if available < 2:
             raise ValueError(
-                f"task.source_prefix={self._prefix!r} has {kept} tokens and leaves no room in task.max_source_length={self._max_length}"
+                f"task.source_prefix={self._prefix!r} has {kept} tokens and leaves none of task.max_source_length={self._max_length}"
             )
-        shorter = ids[:kept] + ids[len(ids) - room :]
+        shorter = ids[:kept] + ids[len(ids) - available :]
         return self._tokenizer.decode(shorter, skip_special_tokens=True), shorter
 
     def _prefix_tokens(self, ids: list[int]) -> int:

@@ -166,7 +166,7 @@ def _code_hash(recipe: type[Recipe]) -> str:
 
 
 def _write(folder: Path, recipe: Recipe, tokenizer: Any, rows: Iterator[Row]) -> None:
-    """Write `features.arrow` and `facts.json` beside the final folder, then move them there in one step."""
+    """Write `features.arrow` and `facts.json` next to the final folder, then move them there in one step."""
     recipe = type(recipe)(recipe.config)  # its own state: a recipe may carry a remainder from block to block
     partial = Path(tempfile.mkdtemp(prefix="partial-", dir=folder.parent))
     lengths: list[int] = []

@@ -51,7 +51,7 @@ def find_largest(
         trials.append(trial)
         return trial
 
-    low, high, guess = 0, cap + 1, _predicted_rows(config, prediction, trial_runner.room.bytes, 0, cap)
+    low, high, guess = 0, cap + 1, _predicted_rows(config, prediction, trial_runner.budget.bytes, 0, cap)
     while high - low > 1 and (high > cap or high - low > tolerance(low)):
         trial = attempt(guess)
         if not trial.ran and trial.status not in NO_FIT:
@@ -62,7 +62,7 @@ def find_largest(
         low, high = (trial.micro_batch_size, high) if trial.ran else (low, trial.micro_batch_size)
         if low < high - 1:
             guess = next_guess(
-                low, high, cap, _predicted_rows(config, prediction, trial_runner.room.bytes, low, high - 1)
+                low, high, cap, _predicted_rows(config, prediction, trial_runner.budget.bytes, low, high - 1)
             )
     return Largest(low, said if low == cap else f"{high} rows: {trials_at(trials, high).reason}", trials)
 

@@ -18,29 +18,29 @@ CPU_SHARE = 0.9  # of this machine's memory, for all ranks together, where no bu
 
 
 @dataclass(frozen=True)
-class Room:
+class MemoryBudget:
     """Memory of one rank.
 
     Attributes:
         bytes: on a GPU of the device; on CPU resident memory (VmHWM of /proc/PID/status) of the rank's process,
             with the pages of the libraries it shares with other ranks: what `peak_memory_bytes` in a record counts.
-        said: where the number comes from.
+        source: where the number comes from.
     """
 
     bytes: int
-    said: str
+    source: str
 
 
-def room_of(config: RunConfig) -> Room:
+def budget_of(config: RunConfig) -> MemoryBudget:
     """The memory budget of a resolved configuration.
 
     Raises:
         RequestError: for a budget that is no amount of memory or exceeds the device.
     """
-    device, said = _device_bytes(config)
+    device, source = _device_bytes(config)
     text = config.fit.memory_budget
     if text is None:
-        return Room(device, said)
+        return MemoryBudget(device, source)
     try:
         budget = parse_bytes(text)
     except ValueError as error:
@@ -52,11 +52,11 @@ def room_of(config: RunConfig) -> Room:
             Problem(
                 "fit.memory_budget",
                 text,
-                f"{said} has {device / 2**30:.2f} GiB",
+                f"{source} has {device / 2**30:.2f} GiB",
                 f"use fit.memory_budget={device // 2**20}MiB or leave it out",
             )
         )
-    return Room(budget, f"fit.memory_budget={text}")
+    return MemoryBudget(budget, f"fit.memory_budget={text}")
 
 
 def _device_bytes(config: RunConfig) -> tuple[int, str]:
@@ -70,7 +70,7 @@ def _device_bytes(config: RunConfig) -> tuple[int, str]:
 
 
 class Prediction:
-    """Predicted bytes by micro batch; better once a trial has told the data's real lengths and its own peak."""
+    """Predicted bytes by micro batch; better once a trial has reported the data's real lengths and its own peak."""
 
     def __init__(self) -> None:
         self.lengths: DataLengths | None = None

@@ -39,8 +39,8 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Climbed:
-    """The result: the fastest trial that ran with its candidate, and the whole ledger; an error that is not about memory."""
+class SearchResult:
+    """The result: the fastest trial that ran with its candidate, and the whole trial log; an error that is not about memory."""
 
     best: Trial | None
     candidate: Candidate | None
@@ -96,7 +96,7 @@ def divisors(number: int) -> list[int]:
     return [size for size in range(number, 0, -1) if number % size == 0]
 
 
-def climb(composed: Composed, config: RunConfig, trial_runner: TrialRunner, global_batch: int) -> Climbed:
+def search(composed: Composed, config: RunConfig, trial_runner: TrialRunner, global_batch: int) -> SearchResult:
     """Try every candidate at its largest micro batch that fits; accumulation keeps the global batch.
 
     Args:
@@ -104,22 +104,22 @@ def climb(composed: Composed, config: RunConfig, trial_runner: TrialRunner, glob
         config: the same, resolved.
     """
     sizes = [size for size in divisors(rows_per_rank(config, global_batch)) if size <= config.fit.max_micro_batch_size]
-    prediction, ledger = Prediction(), list[Trial]()
+    prediction, trial_log = Prediction(), list[Trial]()
     best: Trial | None = None
     chosen: Candidate | None = None
     for candidate in candidates(config):
-        skipped = _not_worth_a_trial(candidate, config, prediction, sizes, trial_runner, bool(ledger))
+        skipped = _not_worth_a_trial(candidate, config, prediction, sizes, trial_runner, bool(trial_log))
         if skipped is not None:
-            ledger.append(skipped)
+            trial_log.append(skipped)
             continue
         tried = _try_rung(candidate, composed, config, trial_runner, prediction, sizes)
-        ledger += tried
+        trial_log += tried
         if tried[-1].status not in (*NO_FIT, "ran") and candidate.name == "as configured":
-            return Climbed(None, None, ledger, tried[-1].reason)
+            return SearchResult(None, None, trial_log, tried[-1].reason)
         for trial in tried:
             if trial.ran and (best is None or (trial.samples_per_second or 0) > (best.samples_per_second or 0)):
                 best, chosen = trial, candidate
-    return Climbed(best, chosen, ledger)
+    return SearchResult(best, chosen, trial_log)
 
 
 def _not_worth_a_trial(
@@ -130,7 +130,7 @@ def _not_worth_a_trial(
     trial_runner: TrialRunner,
     known: bool,
 ) -> Trial | None:
-    """A ledger line for a candidate that needs no trial, or None. Before the first trial predictions are too rough to skip by."""
+    """A trial-log line for a candidate that needs no trial, or None. Before the first trial predictions are too rough to skip by."""
     own = candidate.apply(config)
     smallest = prediction.bytes(own, sizes[-1])
     if candidate.offload and config.launcher.device == "cpu":
@@ -142,7 +142,7 @@ def _not_worth_a_trial(
             smallest,
             "on a CPU the host's memory is the device's: offload frees nothing",
         )
-    if known and smallest is not None and smallest > HOPELESS * trial_runner.room.bytes:
+    if known and smallest is not None and smallest > HOPELESS * trial_runner.budget.bytes:
         return _untried(
             candidate, own, sizes[-1], sizes[0], smallest, "predicted not to fit, even at its smallest micro batch"
         )
@@ -175,10 +175,10 @@ def _try_rung(
     prediction: Prediction,
     sizes: list[int],
 ) -> list[Trial]:
-    """Trials of one candidate: from the largest size predicted to fit, up while there is room, down while there is not."""
+    """Trials of one candidate: from the largest size predicted to fit, up while it fits, down while it does not."""
     own, own_composed = candidate.apply(config), replace(composed, config=candidate.apply(composed.config))
     per_rank, tried = sizes[0], dict[int, Trial]()
-    size = _largest_predicted(own, prediction, sizes, trial_runner.room.bytes)
+    size = _largest_predicted(own, prediction, sizes, trial_runner.budget.bytes)
     while size not in tried and len(tried) < TRIALS_PER_RUNG:
         trial = trial_runner.trial(candidate.name, own_composed, size, per_rank // size, prediction.bytes(own, size))
         tried[size] = trial
@@ -190,7 +190,7 @@ def _try_rung(
         open_sizes = [known for known in sizes if known < min(failed, default=sizes[0] + 1)]
         if not open_sizes:
             break
-        guess = _largest_predicted(own, prediction, open_sizes, trial_runner.room.bytes)
+        guess = _largest_predicted(own, prediction, open_sizes, trial_runner.budget.bytes)
         ran = [known for known, result in tried.items() if result.ran]
         size = max(guess, max(ran, default=0)) if ran else min(guess, open_sizes[0])
     return list(tried.values())

@@ -16,7 +16,7 @@ from runner.config.schema import CheckpointConfig, RunConfig
 from runner.errors import RequestError
 from runner.execution import Ended, Request, execute
 from runner.fit.guard import GuardedHost
-from runner.fit.memory_budget import Room
+from runner.fit.memory_budget import MemoryBudget
 from runner.launch.device_lock import turn
 from runner.launch.host_client import Host
 from runner.launch.host_pool import SharedHosts
@@ -34,7 +34,7 @@ class FitStopped(Exception):
 
 @dataclass(frozen=True)
 class Trial:
-    """One line of the ledger. Memory is bytes of the fullest rank.
+    """One line of the trial log. Memory is bytes of the fullest rank.
 
     Attributes:
         candidate: the configuration's name on the search space.
@@ -72,7 +72,7 @@ class TrialRunner:
     """What every trial of one search shares."""
 
     folder: Path
-    room: Room
+    budget: MemoryBudget
     hosts: SharedHosts
     stop: Stopping
     console: Console
@@ -95,7 +95,7 @@ class TrialRunner:
             config=trial_config(composed.config, micro_batch_size, accumulation),
             run_dir=self.folder / f"trial_{self.count}",
         )
-        told: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "candidate": candidate,
             "method": plan.method(own.config),
             "micro_batch_size": micro_batch_size,
@@ -108,44 +108,44 @@ class TrialRunner:
         except RequestError as error:
             reasons = "; ".join(problem.line() for problem in error.problems if problem.severity == "error")
             return Trial(
-                **told, measured_bytes=None, samples_per_second=None, status="failed", reason=reasons, folder=None
+                **facts, measured_bytes=None, samples_per_second=None, status="failed", reason=reasons, folder=None
             )
-        outcome = self._run(checked, composed.overrides, told)
-        trial = Trial(**told, **outcome, folder=own.run_dir.name)
+        outcome = self._run(checked, composed.overrides, facts)
+        trial = Trial(**facts, **outcome, folder=own.run_dir.name)
         self._say(trial)
         return trial
 
     def _say(self, trial: Trial) -> None:
         speed = f", {trial.samples_per_second:.1f} samples/s" if trial.samples_per_second else ""
         batch = f"micro batch {trial.micro_batch_size} × {trial.gradient_accumulation_steps}"
-        used = f"{_mib(trial.measured_bytes or 0)} of {_mib(self.room.bytes)}"
+        used = f"{_mib(trial.measured_bytes or 0)} of {_mib(self.budget.bytes)}"
         self.console.print(
             f"  trial {self.count}: {trial.candidate}, {batch}: {trial.status}{speed}, {used}",
             highlight=False,
             markup=False,
         )
 
-    def _run(self, checked: Checked, overrides: list[str], told: dict[str, Any]) -> dict[str, Any]:
+    def _run(self, checked: Checked, overrides: list[str], facts: dict[str, Any]) -> dict[str, Any]:
         on_cpu = checked.config.launcher.device == "cpu"
         with turn(checked.config, self.stop, self.console) as held:
             if not held:
                 raise FitStopped
             guard = GuardedHost(
                 self.hosts.of(checked.config),
-                self.room.bytes if on_cpu else None,
+                self.budget.bytes if on_cpu else None,
                 checked.config.fit.trial_timeout_seconds,
             )
             request = Request(
                 checked,
                 overrides,
                 time.monotonic(),
-                {"fit": {"trial": self.count, "budget_bytes": self.room.bytes, **told}},
+                {"fit": {"trial": self.count, "budget_bytes": self.budget.bytes, **facts}},
                 self.environment,
             )
             ended = execute(request, cast(Host, guard), self.stop, Console(quiet=True))
         if self.stop.asked:
             raise FitStopped
-        return _outcome(ended, guard, self.room.bytes if on_cpu else None)
+        return _outcome(ended, guard, self.budget.bytes if on_cpu else None)
 
 
 def trial_config(config: RunConfig, micro_batch_size: int, accumulation: int) -> RunConfig:

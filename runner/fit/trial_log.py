@@ -13,21 +13,21 @@ from rich.console import Console
 from runner.compose.overrides import parse_overrides
 from runner.config import plan
 from runner.config.schema import RunConfig
-from runner.fit.memory_budget import Room
+from runner.fit.memory_budget import MemoryBudget
 from runner.fit.trial import Trial
 from runner.rundir.record import write_atomically
 
-LEDGER_FILE = "ledger.json"
+TRIAL_LOG_FILE = "ledger.json"
 MIB = 2**20
 
 
-def write_ledger(folder: Path, room: Room, trials: list[Trial], result: dict[str, Any] | None) -> Path:
-    """Write ledger.json; `result` is None while the search goes on or where nothing fits."""
+def write_trial_log(folder: Path, budget: MemoryBudget, trials: list[Trial], result: dict[str, Any] | None) -> Path:
+    """Write ledger.json; `result` is None while the search runs or where nothing fits."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / LEDGER_FILE
+    path = folder / TRIAL_LOG_FILE
     content = {
-        "budget_bytes": room.bytes,
-        "budget": room.said,
+        "budget_bytes": budget.bytes,
+        "budget": budget.source,
         "result": result,
         "candidates": [trial.as_dict() for trial in trials],
     }
@@ -35,12 +35,12 @@ def write_ledger(folder: Path, room: Room, trials: list[Trial], result: dict[str
     return path
 
 
-def print_ledger(trials: list[Trial], room: Room, console: Console) -> None:
+def print_trial_log(trials: list[Trial], budget: MemoryBudget, console: Console) -> None:
     """One aligned line a trial."""
     heads = ("candidate", "method", "micro × accum.", "predicted", "measured", "samples/s", "result")
     lines = [heads, *(_cells(trial) for trial in trials)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    console.print(f"budget     {room.bytes / MIB:.0f} MiB a rank ({room.said.rstrip(',')})", highlight=False)
+    console.print(f"budget     {budget.bytes / MIB:.0f} MiB a rank ({budget.source.rstrip(',')})", highlight=False)
     for line in lines:
         console.print(
             "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip(),

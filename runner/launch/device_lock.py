@@ -52,17 +52,17 @@ def _hold(stack: contextlib.ExitStack, path: Path, stop: Stopping, console: Cons
         return True
     handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     stack.callback(os.close, handle)
-    told = False
+    reported = False
     while not stop.asked:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not told:
+            if not reported:
                 console.print(
                     f"waiting for {path.stem.partition('-')[2]}: another sweep's cell is running on it ({_holder(handle)})",
                     highlight=False,
                 )
-                told = True
+                reported = True
             time.sleep(POLL_SECONDS)
             continue
         _held_here.add(path)

@@ -18,7 +18,7 @@ class SharedHosts:
         self._hosts: dict[tuple[Any, ...], Host] = {}
 
     def of(self, config: RunConfig) -> Host:
-        """A host for a resolved configuration; the one that was not used for longest makes room for it."""
+        """A host for a resolved configuration; the one that was not used for longest is closed for it."""
         offline = needs_no_hub(config)
         key = host_key(config, offline)
         host = self._hosts.pop(key, None)
@@ -38,6 +38,6 @@ class SharedHosts:
 
 
 def needs_no_hub(config: RunConfig) -> bool:
-    """Whether everything is at hand, so that no look-up on the hub is needed."""
+    """Whether everything is available, so that no look-up on the hub is needed."""
     remote = [asset for asset in needed_assets(config) if not asset.local]
     return not remote or (all(in_cache(config, asset) for asset in remote) and not hub_reachable())

@@ -30,7 +30,7 @@ DEEPSPEED = ("deepspeed", MUON)
 
 
 def preload(names: Sequence[str]) -> None:
-    """Import modules before ranks are forked; one that cannot be imported is told on standard error and left to the ranks.
+    """Import modules before ranks are forked; one that cannot be imported is reported on standard error and left to the ranks.
 
     Python's collector looks at everything again and again while thousands of modules appear, a quarter of the
     time, and finds nothing. It stays off in this process; what exists by the end is taken out of its sight, so

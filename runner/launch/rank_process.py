@@ -45,7 +45,7 @@ def rank_entry(run_dir: str, parent: int) -> str:
     _obey_only(parent, ended_marker(Path(run_dir), rank))
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # where it stands, when it hangs
     try:
-        from runner.train.worker import run_rank  # inside: what cannot be imported is told as any other error
+        from runner.train.worker import run_rank  # inside: what cannot be imported is reported as any other error
 
         run_rank(run_dir)
     except rundir.Preempted:
@@ -68,7 +68,7 @@ def _own_log(run_dir: Path, rank: int) -> None:
 
 
 class _Log(io.FileIO):
-    """A log whose disk may be full: what cannot be written is lost, the rank goes on. Secrets stay out of it."""
+    """A log whose disk may be full: what cannot be written is lost, the rank continues. Secrets stay out of it."""
 
     def write(self, data: Any) -> int:
         text = redacted(bytes(data).decode("utf-8", "replace")).encode()

@@ -87,7 +87,7 @@ class Watch:
         self._run_dir, self._config, self._stop, self._console, self._kill = run_dir, config, stop, console, kill
         self._began = self._progressed = time.monotonic()
         self._last: dict[int, Any] = {}
-        self._told = False
+        self._reported = False
         self._prediction_read = False
         self._read = _size(run_dir / rundir.LOGS / "rank_0.log")  # what an earlier attempt said is not said again
         self._progress = Progress(
@@ -141,8 +141,8 @@ class Watch:
         if self._stop.at_once or (self._stop.asked and self._config.mode == "evaluate"):
             self._kill()
             raise Interrupted
-        if self._stop.asked and not self._told:
-            self._told = True
+        if self._stop.asked and not self._reported:
+            self._reported = True
             rundir.request_stop(self._run_dir)
             self._console.print(
                 "asked to stop: the run ends at the next optimizer step or evaluation batch (Ctrl-C again ends it at once)"

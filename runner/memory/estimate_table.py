@@ -23,7 +23,7 @@ def size(number: int) -> str:
     return f"{number / 2**20:.0f} MiB" if number >= 10 * 2**20 else f"{number / 2**20:.2f} MiB"
 
 
-def show(console: Console, found: MemoryEstimate, room: Fit | None, device_bytes: int | None) -> None:
+def show(console: Console, found: MemoryEstimate, largest: Fit | None, device_bytes: int | None) -> None:
     """The configured run: totals, what they are made of, and why."""
     workload = found.workload
     console.print(
@@ -33,9 +33,9 @@ def show(console: Console, found: MemoryEstimate, room: Fit | None, device_bytes
         f"per rank [bold]{size(found.device_bytes_per_rank)}[/bold] on {workload.device}, largest at: {MOMENTS[found.peak_moment]}"
     )
     console.print(f"per host [bold]{size(found.host_bytes)}[/bold] of main memory")
-    if room is not None and device_bytes is not None:
-        console.print(f"largest micro batch on {size(device_bytes)}: [bold]{room.rows or 'does not fit'}[/bold] ")
-        console.print(f"  because {room.reason}")
+    if largest is not None and device_bytes is not None:
+        console.print(f"largest micro batch on {size(device_bytes)}: [bold]{largest.rows or 'does not fit'}[/bold] ")
+        console.print(f"  because {largest.reason}")
     console.print(_items(found))
     for note in found.notes:
         console.print(f"note: {note}", style="dim")

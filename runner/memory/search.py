@@ -1,4 +1,4 @@
-"""Around a workload: the other ways to run it, and the largest micro batch each of them has room for."""
+"""Around a workload: the other ways to run it, and the largest micro batch each of them fits."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def alternatives(workload: Workload, device_bytes: int | None = None) -> list[Al
     """DDP and ZeRO 0–3 with every offload the stage allows, each without and with gradient checkpointing."""
     found = []
     for name, candidate in _candidates(workload):
-        room = fit(candidate, device_bytes) if device_bytes else None
-        found.append(Alternative(name, estimate(candidate), room, _same(candidate, workload)))
+        largest = fit(candidate, device_bytes) if device_bytes else None
+        found.append(Alternative(name, estimate(candidate), largest, _same(candidate, workload)))
     return found
 
 

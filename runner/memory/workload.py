@@ -130,7 +130,7 @@ class Workload:
 
 @runtime_checkable
 class DataLengths(Protocol):
-    """Lengths of the tokenised data, where it is at hand (tokens of the longest row of any batch)."""
+    """Lengths of the tokenised data, where it is available (tokens of the longest row of any batch)."""
 
     @property
     def longest_source(self) -> int: ...  # noqa: D102
@@ -222,7 +222,7 @@ def _lengths(config: RunConfig, lengths: DataLengths | None) -> tuple[int, int, 
 
 
 def _task_options(config: RunConfig) -> dict[str, Any]:
-    """The task's keys with the recipe's own defaults, where the recipe file is at hand."""
+    """The task's keys with the recipe's own defaults, where the recipe file is available."""
     from runner.errors import RequestError
     from runner.recipe import load_recipe
 

@@ -100,7 +100,7 @@ def _without_token(config: RunConfig, missing: list[Asset]) -> list[Problem]:
 
 
 def has_token() -> bool:
-    """Whether a token for the hub is at hand; nothing is asked of the hub."""
+    """Whether a token for the hub is available; nothing is asked of the hub."""
     named = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
     return bool(named) or paths.hf_token_path().is_file()
 
@@ -272,7 +272,7 @@ def _not_to_be_had(config: RunConfig, asset: Asset) -> Problem:
     if asset.role == "weights":
         fix = f"set model.path=DIR, or run `{download}` where there is a network, or set model.init=random"
     elif asset.role == "tokenizer":
-        fix = f"set model.tokenizer=DIR (bundled:{model} is at hand), or run `{download}` where there is a network, or use model={model}"
+        fix = f"set model.tokenizer=DIR (bundled:{model} is available), or run `{download}` where there is a network, or use model={model}"
     else:
         fix = f"use dataset=files dataset.train=FILE dataset.validation=FILE, or run `{download}` where there is a network, or use dataset={sample} (generated rows)"
     return Problem(asset.key, asset.name, where, fix)

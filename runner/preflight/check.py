@@ -20,10 +20,10 @@ from runner.preflight.contradictions import contradictions, wrong_family
 from runner.preflight.dataset import check_data
 from runner.preflight.devices import check_devices, check_precision
 from runner.preflight.model_config import builds_from_facts, check_architecture, check_bundled_tokenizer
-from runner.preflight.orphaned_processes import survivors
+from runner.preflight.orphaned_processes import orphaned_processes
 from runner.preflight.output_folders import check_places, occupied
 from runner.preflight.software import check_software
-from runner.preflight.unused_keys import idle_keys
+from runner.preflight.unused_keys import unused_keys
 from runner.recipe import Recipe, load_recipe
 
 
@@ -67,7 +67,7 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     )
     problems += (
         contradictions(config, recipe)
-        + idle_keys(config, composed.explicit)
+        + unused_keys(config, composed.explicit)
         + here(check_software(config, recipe, json_file))
     )
     if starting:
@@ -75,7 +75,7 @@ def check(composed: Composed, starting: bool = True) -> Checked:
             check_assets(config)
             + check_places(config, composed.run_dir)
             + check_nvme(config)
-            + survivors()
+            + orphaned_processes()
             + ignored_files()
         )
     else:

@@ -63,7 +63,7 @@ def _roles(config: RunConfig, recipe: Recipe, typed: Collection[str]) -> list[Pr
 def _given_names(config: RunConfig, recipe: Recipe, typed: Collection[str]) -> list[Problem]:
     names = config.dataset.label_names or []
     if recipe.label_column is None:
-        idle = bool(names) and "dataset.label_names" in typed
+        unused = bool(names) and "dataset.label_names" in typed
         return (
             [
                 Problem(
@@ -73,7 +73,7 @@ def _given_names(config: RunConfig, recipe: Recipe, typed: Collection[str]) -> l
                     "leave it out",
                 )
             ]
-            if idle
+            if unused
             else []
         )
     twice = sorted({name for name in names if names.count(name) > 1})

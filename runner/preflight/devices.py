@@ -1,4 +1,4 @@
-"""Devices and number formats asked for, beside what this machine has. Nothing is started and torch is not imported."""
+"""Devices and number formats asked for, against what this machine has. Nothing is started and torch is not imported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_precision(config: RunConfig) -> list[Problem]:
                 Problem(
                     "precision",
                     name,
-                    "a CPU does not train in fp16 (DDP would compute in fp32 without a word)",
+                    "a CPU does not train in fp16 (DDP would compute in fp32 silently)",
                     "use precision=fp32 or precision=bf16",
                 )
             ]
@@ -43,10 +43,10 @@ def check_precision(config: RunConfig) -> list[Problem]:
 
 
 def check_devices(config: RunConfig) -> list[Problem]:
-    """Ranks and device ids beside the visible GPUs (CUDA_VISIBLE_DEVICES respected, an empty one too)."""
+    """Ranks and device ids against the visible GPUs (CUDA_VISIBLE_DEVICES respected, an empty one too)."""
     installed, shown = machine.installed_devices(), os.environ.get("CUDA_VISIBLE_DEVICES")
     if config.launcher.device == "cpu":
-        return _cpu_beside_gpus(config, shown) if installed else []
+        return _cpu_with_gpus_present(config, shown) if installed else []
     if not installed:
         return [
             Problem(
@@ -72,7 +72,7 @@ def _hiding(shown: str | None) -> str:
     return f"CUDA_VISIBLE_DEVICES={shown} names none of this machine's devices {_ids(machine.installed_devices())}"
 
 
-def _cpu_beside_gpus(config: RunConfig, shown: str | None) -> list[Problem]:
+def _cpu_with_gpus_present(config: RunConfig, shown: str | None) -> list[Problem]:
     """GPUs are installed, but the run uses the CPU: silently only where that was asked for."""
     if config.launcher.gpu_ids != "all":
         return [

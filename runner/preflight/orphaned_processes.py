@@ -9,7 +9,7 @@ from runner.errors import Problem
 HOST_MODULE = "runner.launch.host"  # ranks are forked from a host and keep its command line
 
 
-def survivors() -> list[Problem]:
+def orphaned_processes() -> list[Problem]:
     """A warning with the processes of runners that are gone. The kernel ends them with their runner; a stuck device may keep one."""
     left = sorted(_left_behind())
     if not left:

@@ -1,4 +1,4 @@
-"""Folders the run writes to: not occupied, writable, and with room for what is known to come."""
+"""Folders the run writes to: not occupied, writable, and with space for what is known to come."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def occupied(run_dir: Path) -> list[Problem]:
         return [
             problem(
                 "another run's record lies there",
-                f"choose another folder, or go on with it: python -m runner resume '{run_dir}'",
+                f"choose another folder, or resume it: python -m runner resume '{run_dir}'",
             )
         ]
     in_the_way = next((path for path in (run_dir, *run_dir.parents) if path.exists() and not path.is_dir()), None)
@@ -108,7 +108,7 @@ def _downloads(config: RunConfig) -> bool:
 
 
 def _room(config: RunConfig, run_dir: Path) -> list[Problem]:
-    """Checkpoints, the final model and a download, beside the free space of their volumes."""
+    """Checkpoints, the final model and a download, against the free space of their volumes."""
     count, kept = parameter_count(config.model), kept_checkpoints(config)
     if count is None:
         return []

@@ -12,7 +12,7 @@ from runner.config.schema import RunConfig
 from runner.errors import Problem, RequestError
 from runner.preflight.contradictions import contradictions, wrong_family
 from runner.preflight.dataset import check_data
-from runner.preflight.unused_keys import idle_keys
+from runner.preflight.unused_keys import unused_keys
 from runner.recipe import load_recipe
 
 _SECTIONS_OF_GROUP = {
@@ -20,14 +20,14 @@ _SECTIONS_OF_GROUP = {
     "launcher": {"launcher", "zero"},
     **{group: {group} for group in ("offload", "precision", "optimizer", "scheduler")},
 }
-# What each check reads, beside what the contradictions say of themselves.
+# What each check reads, besides what the contradictions say of themselves.
 _DATA = {"dataset", "recipe", "task", "mode", "model", "cache_dir"}
 _BATCH = {"launcher", "train"}
 _IDLE = {"launcher", "zero", "precision", "offload", "dataset", "model", "checkpoint", "mode"}
 _OWNERS = {"launcher", "optimizer", "scheduler", "train", "dataset", "recipe", "task", "mode"}
 
 
-def beside(rest: Composed, wrong: Iterable[str]) -> list[Problem]:
+def further_problems(rest: Composed, wrong: Iterable[str]) -> list[Problem]:
     """Errors of the run without its wrong keys, from checks that read none of the sections these are in.
 
     Args:
@@ -39,7 +39,7 @@ def beside(rest: Composed, wrong: Iterable[str]) -> list[Problem]:
     config, problems = resolve_machine(rest.config)
     found = problems if not doubtful & _BATCH else []
     if not doubtful & _IDLE:
-        found += idle_keys(config, rest.explicit)
+        found += unused_keys(config, rest.explicit)
     if not doubtful & _DATA:
         found += _data(config)
     found += contradictions(config, None, doubtful)

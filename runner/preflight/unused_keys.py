@@ -178,7 +178,7 @@ def unread_sections(names: Iterable[str], sections: tuple[str, ...], why: str) -
     ]
 
 
-def idle_keys(config: RunConfig, typed: Iterable[str]) -> list[Problem]:
+def unused_keys(config: RunConfig, typed: Iterable[str]) -> list[Problem]:
     """Keys that nothing reads in this run: those whose value differs from the schema's default, or, for training's own, that were typed."""
     default = RunConfig()
     problems = _typed_for_training(typed) if config.mode == "evaluate" else []

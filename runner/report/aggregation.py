@@ -195,7 +195,7 @@ def _differences(rows: Sequence[Row], labels: Sequence[str]) -> list[str]:
 def _with_seed(
     rows: Sequence[Row], members: list[int], configs: list[dict[str, Any]], keys: list[str]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Runs by hand are told apart by their seed too."""
+    """Runs by hand are distinguished by their seed too."""
     seeds = [rows[index].first.seed for index in members]
     if len(set(seeds)) == 1:
         return configs, keys

@@ -18,7 +18,7 @@ _FORMULA_STARTS = ("=", "+", "-", "@")
 
 
 def csv_text(comparison: Comparison) -> str:
-    """All tables below each other, told apart by the column `table`; half widths are of 95 % intervals."""
+    """All tables below each other, distinguished by the column `table`; half widths are of 95 % intervals."""
     metrics = list(dict.fromkeys(name for table in comparison.tables for name in table.metric_names))
     lines = [_csv_line(table, row, metrics) for table in comparison.tables for row in table.rows]
     out = io.StringIO()

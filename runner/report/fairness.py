@@ -120,7 +120,7 @@ def _check_fact(name: str, fact: Callable[[Run], Any], rows: Sequence[Row], expe
         return Check(name, "same", (), expected)
     values = [_distinct(values) for values in found]
     if len({value for value in values if value is not None}) > 1:
-        return Check(name, "differs", _told_apart(rows, values), expected)
+        return Check(name, "differs", _by_value(rows, values), expected)
     return Check(name, "not recorded" if None in values else "same", (), expected)
 
 
@@ -130,15 +130,15 @@ def _distinct(values: Sequence[Any]) -> str | None:
     return None if "null" in lines else "\n".join(sorted(lines))
 
 
-def _told_apart(rows: Sequence[Row], values: Sequence[str | None]) -> tuple[tuple[str, str], ...]:
+def _by_value(rows: Sequence[Row], values: Sequence[str | None]) -> tuple[tuple[str, str], ...]:
     """Per row label the parts of the value that are not the same in all rows."""
     parsed = [None if value is None else [json.loads(line) for line in value.split("\n")] for value in values]
     known = [value for value in parsed if value is not None]
     reduce = _differing_parts([value[0] for value in known]) if all(len(value) == 1 for value in known) else _whole
-    told = [
+    texts = [
         "not recorded" if value is None else " and ".join(_plain(reduce(item)) for item in value) for value in parsed
     ]
-    return tuple((row.label, text) for row, text in zip(rows, told, strict=True))
+    return tuple((row.label, text) for row, text in zip(rows, texts, strict=True))
 
 
 def _whole(value: Any) -> Any:
@@ -214,8 +214,8 @@ def _difference_line(check: Check) -> str:
     grouped: dict[str, list[str]] = {}
     for label, value in check.values:
         grouped.setdefault(value, []).append(label)
-    told = _first_few([f"{_first_few(labels, ', ')}: {value}" for value, labels in grouped.items()], "; ")
-    return f"{'Differs by design' if check.expected else 'DIFFERS'}: {check.name} ({told})."
+    values = _first_few([f"{_first_few(labels, ', ')}: {value}" for value, labels in grouped.items()], "; ")
+    return f"{'Differs by design' if check.expected else 'DIFFERS'}: {check.name} ({values})."
 
 
 def _first_few(items: Sequence[str], separator: str) -> str:

@@ -97,7 +97,7 @@ def _fitting(table: Table, width: int) -> list[Column]:
 
 
 def _terminal_column(column: Column, table: Table, stacked: bool) -> Column:
-    """The status without its reason; the parts of a number (interval, unit) beside each other, or stacked."""
+    """The status without its reason; the parts of a number (interval, unit) side by side, or stacked."""
     if column.heading == "status":
         return Column("status", tuple(row.status for row in table.rows), numeric=False)
     if not column.numeric:

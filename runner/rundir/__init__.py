@@ -124,7 +124,7 @@ def opening_record(config: RunConfig, command: str, overrides: list[str]) -> dic
 
 
 def open_record(run_dir: Path, config: RunConfig) -> Record:
-    """The record for rank 0 to go on with: the runner's, or a new one when started by hand."""
+    """The record for rank 0 to continue: the runner's, or a new one when started by hand."""
     if (run_dir / FILE).exists():
         record = Record.read(run_dir)
         record.may_wait = True

@@ -34,7 +34,7 @@ class Failure:
         message: its error in one sentence.
         log: the file with the whole story.
         out_of_memory: whether memory ran out.
-        facts: what the rank knew besides: phase, device, peak_bytes, capacity_bytes.
+        facts: what the rank knew too: phase, device, peak_bytes, capacity_bytes.
     """
 
     rank: int | None
@@ -71,8 +71,8 @@ def first_failure(run_dir: Path, outcome: dict[str, Any]) -> Failure:
     return Failure(None, _without_rank(outcome), run_dir / rundir.LOGS / "launch.log")
 
 
-def _silent(run_dir: Path, told: set[int]) -> dict[int, int]:
-    """The rank that ended without a word while the others lost their connections to it.
+def _silent(run_dir: Path, reported: set[int]) -> dict[int, int]:
+    """The rank that ended without a message while the others lost their connections to it.
 
     Torch elastic reports whichever rank it sees first, often one of those others. Of the ranks that kept no
     error and were not ended by torch elastic, the one whose heartbeat stopped first is the one that is gone; only
@@ -81,7 +81,7 @@ def _silent(run_dir: Path, told: set[int]) -> dict[int, int]:
     beats = {
         rank: beat.get("monotonic", 0.0)
         for rank, beat in read_heartbeats(run_dir).items()
-        if rank not in told and not ended_marker(run_dir, rank).exists()
+        if rank not in reported and not ended_marker(run_dir, rank).exists()
     }
     return {min(beats, key=lambda rank: beats[rank]): signal.SIGKILL} if beats else {}
 
@@ -132,5 +132,5 @@ def _without_rank(outcome: dict[str, Any]) -> str:
         return str(outcome["error"])
     if outcome.get("failures"):
         codes = ", ".join(f"rank {rank}: exit status {code}" for rank, code in sorted(outcome["failures"].items()))
-        return f"the ranks ended without a word ({codes})"
+        return f"the ranks ended without a message ({codes})"
     return f"the ranks could not be started (exit status {outcome.get('job_exit')})"

@@ -81,7 +81,7 @@ def _identity(path: Path) -> str | None:
 
 
 def write_sweep(sweep_dir: Path, identity: str, command: str, cells: list[dict[str, Any]]) -> None:
-    """Keep what the sweep consists of beside its cells.
+    """Keep what the sweep consists of next to its cells.
 
     Raises:
         RequestError: where its folder cannot be made.

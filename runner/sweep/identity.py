@@ -39,7 +39,7 @@ def cell_hash(checked: Checked, purpose: str = "") -> str:
     """Identity of a cell, 16 hexadecimal digits.
 
     Args:
-        purpose: told apart although the configuration is the same: a cell that is to run at its largest
+        purpose: distinguished although the configuration is the same: a cell that is to run at its largest
             micro batch is identified by where that search starts.
     """
     parts = [provenance.config_hash(checked.config), code_version(checked), data_fingerprint(checked.config), purpose]

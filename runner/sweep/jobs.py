@@ -86,7 +86,7 @@ def _repeats(cell: ComposedCell, composed: Composed, label: str, base: Path, pur
     for repeat in range(count):
         suffix = _joined(purpose, f"repeat{repeat}" if count > 1 else "")
         name, folder = _joined(str(cell.job), suffix), base.with_name(_joined(base.name, suffix))
-        job = Job(cell, name, _told(label, purpose, repeat, count), folder, repeat, purpose)
+        job = Job(cell, name, _display_name(label, purpose, repeat, count), folder, repeat, purpose)
         jobs.append(_checked(job, composed))
     return jobs
 
@@ -95,7 +95,7 @@ def _joined(*parts: str) -> str:
     return "-".join(part for part in parts if part)
 
 
-def _told(label: str, purpose: str, repeat: int, count: int) -> str:
+def _display_name(label: str, purpose: str, repeat: int, count: int) -> str:
     parts = [label, "at its largest batch" if purpose else "", f"repeat {repeat}" if count > 1 else ""]
     return ", ".join(part for part in parts if part)
 

@@ -10,9 +10,9 @@ from rich.console import Console
 from runner.compose import Composed
 from runner.errors import RequestError
 from runner.fit.largest import find_largest
-from runner.fit.memory_budget import room_of
+from runner.fit.memory_budget import budget_of
 from runner.fit.trial import TrialRunner
-from runner.fit.trial_log import write_ledger
+from runner.fit.trial_log import write_trial_log
 from runner.launch.host_pool import SharedHosts
 from runner.launch.watch import Stopping
 from runner.preflight.check import check
@@ -68,16 +68,16 @@ def _search(job: Job, composed: Composed, hosts: SharedHosts, stop: Stopping, co
     number = 2
     while folder.exists():  # an earlier search that was cut short
         folder, number = job.run_dir.with_name(f"{job.run_dir.name}-fit-{number}"), number + 1
-    room = room_of(job.checked.config)
+    budget = budget_of(job.checked.config)
     config = job.checked.config.model_copy(deep=True)
     config.train.gradient_accumulation_steps = 1
-    console.print(f"  searching the largest micro batch within {room.bytes / 2**20:.0f} MiB a rank", highlight=False)
-    largest = find_largest(composed, config, TrialRunner(folder, room, hosts, stop, console), job.label)
+    console.print(f"  searching the largest micro batch within {budget.bytes / 2**20:.0f} MiB a rank", highlight=False)
+    largest = find_largest(composed, config, TrialRunner(folder, budget, hosts, stop, console), job.label)
     result = {"largest_micro_batch": largest.rows, "limit": largest.limit}
-    ledger = write_ledger(folder, room, largest.trials, result)
+    ledger = write_trial_log(folder, budget, largest.trials, result)
     if largest.error or not largest.rows:
         raise NothingFits(largest.error or f"not one row fits: {largest.limit}")
-    return {**result, "budget_bytes": room.bytes, "ledger": str(ledger)}
+    return {**result, "budget_bytes": budget.bytes, "ledger": str(ledger)}
 
 
 def refusal(error: RequestError) -> str:

@@ -88,7 +88,9 @@ class Session:
         if self._sweep_dir is not None and self._sweep_dir.is_dir():
             self._console.print(f"compare    python -m runner report '{self._sweep_dir}'", highlight=False)
         if self._stop.asked and counts[summary_table.PREEMPTED] + counts[summary_table.NOT_RUN]:
-            self._console.print("go on by typing the same command again: completed cells are skipped", highlight=False)
+            self._console.print(
+                "continue by typing the same command again: completed cells are skipped", highlight=False
+            )
             return self._stop.exit_status
         return EXIT_SWEEP_CELL_FAILED if counts[summary_table.FAILED] else EXIT_COMPLETED
 

@@ -1,8 +1,8 @@
 """Complete training state: when it is written, what is in it, and how a rank takes it up again.
 
-Every rank writes its own files beside the others' into a hidden folder, says how that went, and only when all
+Every rank writes its own files next to the others' into a hidden folder, says how that went, and only when all
 succeeded does rank 0 add the manifest and rename the folder. A failure anywhere deletes the torn folder; the
-run goes on with a warning and the earlier checkpoints.
+run continues with a warning and the earlier checkpoints.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Checkpoints:
             warning = (
                 f"no checkpoint at step {state.step}: {error}; "
                 + (f"{kept.path.name} is kept" if kept else "there is none so far")
-                + ("" if self._settings.required else ", training goes on")
+                + ("" if self._settings.required else ", training continues")
             )
             self._warn(warning)
             return
@@ -259,7 +259,7 @@ class Checkpoints:
         path, _ = engine.engine.load_checkpoint(str(universal if converted else chosen.path), tag=TAG)
         engine.engine._config.load_universal_checkpoint = False
         if converted:
-            _mend_universal_load(run.prepared.base_optimizer, own_settings)
+            _fix_universal_load(run.prepared.base_optimizer, own_settings)
         if path is None:
             raise RankError(f"DeepSpeed found no checkpoint in {chosen.path}")
 
@@ -332,7 +332,7 @@ def _load_replicated(run: Any, content: dict[str, Any]) -> None:
         run.accelerator.scaler.load_state_dict(content["scaler"])
 
 
-def _mend_universal_load(optimizer: torch.optim.Optimizer, own_settings: list[dict[str, Any]]) -> None:
+def _fix_universal_load(optimizer: torch.optim.Optimizer, own_settings: list[dict[str, Any]]) -> None:
     """Undo what DeepSpeed 0.19.8 gets wrong for ZeRO-3: it gives every parameter group the first group's settings
     (weight decay on biases), and all states one shared step counter, which then counts once per group and step.
     """

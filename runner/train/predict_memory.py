@@ -1,4 +1,4 @@
-"""The memory a run will need, predicted beside its first seconds and kept in its record.
+"""The memory a run will need, predicted during its first seconds and kept in its record.
 
 Runs in a process of its own, at low priority: the ranks do not wait for it. It takes the real lengths of the
 tokenised data as soon as they are written.

@@ -112,7 +112,7 @@ class EpochTimes:
         self.start_epoch()
 
     def start_epoch(self) -> None:
-        """Forget the last epoch's steps; warm-up goes on counting over epochs."""
+        """Forget the last epoch's steps; warm-up continues counting over epochs."""
         self._steps: list[float] = []
         self.samples = 0
         self.tokens = 0

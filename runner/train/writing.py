@@ -1,7 +1,7 @@
 """Writing a checkpoint's files so that a failed write is known, and nothing waits for a rank that failed.
 
 DeepSpeed writes between collective operations. If a full disk raised an exception on one rank there, the others
-would wait for it for ever; so the error is kept, the rank goes on, and all ranks compare notes at the end.
+would wait for it for ever; so the error is kept, the rank continues, and all ranks compare notes at the end.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ QUICK = (
 MIB = 2**20
 
 
-def ledger_of(cwd: Path) -> dict[str, Any]:
-    """The newest ledger."""
+def trial_log_of(cwd: Path) -> dict[str, Any]:
+    """The newest trial log."""
     content: dict[str, Any] = json.loads(max(cwd.glob("outputs/*/*/ledger.json")).read_text())
     return content
 
@@ -47,10 +47,10 @@ def test_largest_micro_batch_within_resident_memory(tmp_path: Path, launcher: st
     budget = resident_mib(tmp_path, launcher) + 120  # room for some 200 rows
     found = sweep(tmp_path, "fit", launcher, f"fit.memory_budget={budget}MiB", "fit.name=here", *QUICK)
     assert found.returncode == 0, found.stdout + found.stderr
-    ledger = ledger_of(tmp_path)
-    best, limit = ledger["result"], budget * MIB
-    ran = [candidate for candidate in ledger["candidates"] if candidate["status"] == "ran"]
-    over = [candidate for candidate in ledger["candidates"] if candidate["status"] == "over budget"]
+    trial_log = trial_log_of(tmp_path)
+    best, limit = trial_log["result"], budget * MIB
+    ran = [candidate for candidate in trial_log["candidates"] if candidate["status"] == "ran"]
+    over = [candidate for candidate in trial_log["candidates"] if candidate["status"] == "over budget"]
     assert best["micro_batch_size"] == max(candidate["micro_batch_size"] for candidate in ran)
     assert min(candidate["micro_batch_size"] for candidate in over) <= best["micro_batch_size"] + max(
         1, best["micro_batch_size"] // 10
@@ -60,7 +60,7 @@ def test_largest_micro_batch_within_resident_memory(tmp_path: Path, launcher: st
     assert all(candidate["predicted_bytes"] and candidate["samples_per_second"] for candidate in ran)
     assert f"train.micro_batch_size={best['micro_batch_size']}" in found.stdout
     trials = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/*/*/trial_*/record.json")]
-    assert len(trials) == len(ledger["candidates"])
+    assert len(trials) == len(trial_log["candidates"])
     assert all(trial["fit"]["trial"] for trial in trials)
     saved = (tmp_path / "conf" / "fitted" / "here.yaml").read_text()
     assert f"micro_batch_size: {best['micro_batch_size']}" in saved
@@ -71,7 +71,7 @@ def test_largest_micro_batch_within_resident_memory(tmp_path: Path, launcher: st
 
 
 @pytest.mark.soak  # a dozen trials in fresh processes
-def test_ladder_finds_the_same_run_in_less_memory(tmp_path: Path, real_run: Any) -> None:
+def test_search_finds_the_same_run_in_less_memory(tmp_path: Path, real_run: Any) -> None:
     """1024 rows a step do not fit as 512 × 1; what the search space finds runs within the budget with the same losses."""
     evaluated = ("dataset.max_validation_rows=32", "train.eval_micro_batch_size=16")
     plain = (
@@ -95,17 +95,17 @@ def test_ladder_finds_the_same_run_in_less_memory(tmp_path: Path, real_run: Any)
         "dataset.max_train_rows=3072",
     )
     assert found.returncode == 0, found.stdout + found.stderr
-    ledger = ledger_of(tmp_path)
-    best = ledger["result"]
-    names = list(dict.fromkeys(candidate["candidate"] for candidate in ledger["candidates"]))
+    trial_log = trial_log_of(tmp_path)
+    best = trial_log["result"]
+    names = list(dict.fromkeys(candidate["candidate"] for candidate in trial_log["candidates"]))
     assert names[:3] == ["as configured", "gradient checkpointing", "ZeRO-3"]
     assert len(names) == 10
     assert best["measured_bytes"] <= budget * MIB
     assert best["micro_batch_size"] < 512
     assert best["micro_batch_size"] * best["gradient_accumulation_steps"] * 2 == 1024
-    ran = [candidate for candidate in ledger["candidates"] if candidate["status"] == "ran"]
+    ran = [candidate for candidate in trial_log["candidates"] if candidate["status"] == "ran"]
     assert best["samples_per_second"] == max(candidate["samples_per_second"] for candidate in ran)
-    assert all(candidate["reason"] for candidate in ledger["candidates"] if candidate["status"] != "ran")
+    assert all(candidate["reason"] for candidate in trial_log["candidates"] if candidate["status"] != "ran")
     kept = [
         text
         for text in plain
@@ -135,13 +135,15 @@ def hosts() -> Any:
 
 
 @pytest.mark.parametrize(("fault", "status", "reason"), FAULTS)
-def test_every_end_of_a_trial_is_told_apart(tmp_path: Path, hosts: Any, fault: str, status: str, reason: str) -> None:
+def test_every_end_of_a_trial_is_distinguished(
+    tmp_path: Path, hosts: Any, fault: str, status: str, reason: str
+) -> None:
     """Killed as by the kernel, hung, out of memory, another error: the search goes on or ends, and no rank is left."""
     from rich.console import Console
 
     from runner.compose import compose_run
     from runner.fit.largest import find_largest
-    from runner.fit.memory_budget import room_of
+    from runner.fit.memory_budget import budget_of
     from runner.fit.trial import TrialRunner
     from runner.launch.watch import Stopping
     from runner.preflight.check import check
@@ -157,7 +159,7 @@ def test_every_end_of_a_trial_is_told_apart(tmp_path: Path, hosts: Any, fault: s
     )
     config = check(composed).config
     trial_runner = TrialRunner(
-        tmp_path / "trials", room_of(config), hosts, Stopping(), Console(quiet=True), {"RUNNER_FAULT": fault}
+        tmp_path / "trials", budget_of(config), hosts, Stopping(), Console(quiet=True), {"RUNNER_FAULT": fault}
     )
     found = find_largest(composed, config, trial_runner)
     assert [trial.status for trial in found.trials] == [status]
@@ -203,9 +205,9 @@ def test_a_deepspeed_json_that_fixes_the_batch_is_refused(tmp_path: Path) -> Non
     assert found.returncode == 2
     assert "train_micro_batch_size_per_gpu=4" in found.stderr
     assert 'write "train_micro_batch_size_per_gpu": "auto" in launcher.config_file' in found.stderr
-    ladder = sweep(tmp_path, "fit", "launcher.config_file=ds.json", "fit.target_global_batch=64")
-    assert ladder.returncode == 2
-    assert "the search space changes stage, offload and batch, which this file fixes" in ladder.stderr
+    searched = sweep(tmp_path, "fit", "launcher.config_file=ds.json", "fit.target_global_batch=64")
+    assert searched.returncode == 2
+    assert "the search space changes stage, offload and batch, which this file fixes" in searched.stderr
 
 
 def test_a_run_refuses_keys_of_fit(tmp_path: Path) -> None:

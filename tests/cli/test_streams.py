@@ -40,7 +40,7 @@ def test_a_full_disk_behind_standard_output(verb: str) -> None:
     """Nothing was run, so there is nothing to resume."""
     done = shell(f"R {verb} >/dev/full")
     assert done.returncode == 1
-    assert done.stderr == "error: a file or standard output: disk full; make room, then type the command again\n"
+    assert done.stderr == "error: a file or standard output: disk full; free some space, then type the command again\n"
 
 
 @pytest.mark.parametrize("verb", COMMANDS)

@@ -91,7 +91,7 @@ def test_failed_cells_are_rows_and_not_the_end(mixed: tuple[Path, Any, Any]) -> 
     ]
     assert "out of memory" in table[3]
     assert "greater than or equal to 1" in table[2]
-    # told when it happened: before the next cell was announced
+    # reported when it happened: before the next cell was announced
     assert first.stdout.index("failed: rank ") < first.stdout.index("train.max_steps=1, about")
 
 
@@ -169,7 +169,7 @@ def test_prepared_comparison_survives_ctrl_c_and_kill(tmp_path: Path) -> None:
         assert report.stdout.count(f"{method} ") >= 2
 
 
-def test_two_sweeps_take_turns(tmp_path: Path) -> None:
+def test_two_sweeps_wait_for_each_other(tmp_path: Path) -> None:
     """A second sweep on the same device waits, says so, and then finds the first one's cell completed."""
     import fcntl
 

@@ -218,7 +218,7 @@ def test_all_mistakes_come_at_once(run_cli):
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "reported"),
     [
         # Syntax, names and values; nothing of the model, which may be another one.
         ("note=a=b mdoel=x train.epochs=0", ["note=a=b", "mdoel=x", "train.epochs=0"]),
@@ -230,18 +230,18 @@ def test_all_mistakes_come_at_once(run_cli):
         ),
         ("note=a=b launcher=ddp offload=cpu", ["note=a=b", "offload=cpu"]),
         ("optimizer.lr=0 model=gpt2_tiny", ["optimizer.lr=0", "model=gpt2_tiny"]),
-        # What might follow from the mistake is not told: the recipe fits the model that was meant.
+        # What might follow from the mistake is not reported: the recipe fits the model that was meant.
         ("mdoel=gpt2_tiny recipe=gpt2_wikitext", ["mdoel=gpt2_tiny"]),
         ("model.name=gpt2_tiny recipe=gpt2_wikitext", ["model.name=gpt2_tiny"]),
         ("launcher.num_processes=0 train.global_batch_size=7", ["launcher.num_processes=0"]),
         ("offload=cpuu offload.nvme_path=/x", ["offload=cpuu"]),
     ],
 )
-def test_all_stages_tell_what_they_find(typed, told, tmp_path: Path, capsys):
+def test_all_stages_tell_what_they_find(typed, reported, tmp_path: Path, capsys):
     from runner.__main__ import _guarded
 
     assert _guarded("render", [*typed.split(), f'hydra.run.dir="{tmp_path}/run"']) == 2
-    assert [line.removeprefix("error: ").split(": ")[0] for line in capsys.readouterr().err.splitlines()] == told
+    assert [line.removeprefix("error: ").split(": ")[0] for line in capsys.readouterr().err.splitlines()] == reported
 
 
 def test_a_mapping_sets_keys_of_an_open_section():
@@ -303,7 +303,7 @@ def test_a_reference_of_the_run_folder_that_leads_nowhere(capsys):
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "reported"),
     [
         ("sweep.rerun=al", "sweep.rerun=al: input should be 'missing', 'failed' or 'all'"),
         ("train.epochs=0", "train.epochs=0: input should be greater than or equal to 1"),
@@ -312,10 +312,10 @@ def test_a_reference_of_the_run_folder_that_leads_nowhere(capsys):
         ("hydra.sweep.dir=${nope:1}", "hydra.sweep.dir=${nope:1}: this reference leads nowhere"),
     ],
 )
-def test_what_is_wrong_in_every_cell_stops_a_sweep(typed, told, tmp_path: Path):
+def test_what_is_wrong_in_every_cell_stops_a_sweep(typed, reported, tmp_path: Path):
     done = command("-m", typed, "launcher.num_nodes=2", run_dir=tmp_path / "run", cwd=tmp_path)
     assert done.returncode == 2, done.text
-    assert told in done.stderr
+    assert reported in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 

@@ -41,7 +41,7 @@ def test_a_run_without_faults_tries_evaluation_first(plain: Any) -> None:
     ("fault", "phase"),
     [("oom:model_load:0:1", "model_load"), ("oom:forward:2", "forward"), ("oom:evaluation:5", "evaluation")],
 )
-def test_out_of_memory_is_told_once_with_its_phase(real_run: Any, tmp_path: Path, fault: str, phase: str) -> None:
+def test_out_of_memory_is_reported_once_with_its_phase(real_run: Any, tmp_path: Path, fault: str, phase: str) -> None:
     ended = real_run(*DDP, run_dir=tmp_path / "run", environment={"RUNNER_FAULT": fault})
     failure = ended.record["failure"]
     assert ended.returncode == 4

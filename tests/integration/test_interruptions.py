@@ -111,7 +111,7 @@ def test_a_signal_after_the_record_is_closed_changes_nothing(number: signal.Sign
 
 
 def test_a_signal_after_the_last_cell_is_done_changes_nothing(tmp_path: Path) -> None:
-    """Nothing of the sweep is left to go on with."""
+    """Nothing of the sweep is left to resume."""
     sweep, records = tmp_path / "sweep", tmp_path / "sweep/1/record.json"
     started = Started(
         "-m",
@@ -180,7 +180,7 @@ def test_a_hung_rank_is_ended_with_stacks(launcher: str, real_run: Any, tmp_path
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 6 MiB: room for one checkpoint of 3.6 MiB, not for two."""
+    """A file system of 6 MiB: space for one checkpoint of 3.6 MiB, not for two."""
     place = tmp_path / "disk"
     place.mkdir()
     if (
@@ -194,7 +194,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_costs_a_checkpoint_not_the_run(small_disk: Path, real_run: Any, tmp_path: Path) -> None:
-    """Case F43: refused before training; without that check told when it happens, the earlier checkpoint stays; with space it goes on."""
+    """Case F43: refused before training; without that check reported when it happens, the earlier checkpoint stays; with space it continues."""
     with pytest.raises(RequestError, match=r"3 checkpoints of about .* free are 6.0 MiB"):
         real_run(*LAUNCHERS["ddp"], *SHORT, "checkpoint.every_steps=4", run_dir=small_disk / "run")
     whole = real_run(*LAUNCHERS["ddp"], *SHORT, run_dir=tmp_path / "whole")

@@ -35,11 +35,11 @@ def test_similar_lengths_share_a_step():
     )  # steps are shuffled
 
 
-def test_rows_are_dealt_in_turns():
+def test_rows_are_dealt_round_robin():
     assert deal(np.array([10, 11, 12, 13, 14]), 2) == [MicroBatch([10, 12, 14]), MicroBatch([11, 13])]
 
 
-def test_a_rank_without_rows_runs_an_uncounted_filler():
+def test_a_rank_without_rows_runs_an_uncounted_padding_batch():
     assert deal(np.array([5]), 3) == [MicroBatch([5]), MicroBatch([5], counted=False), MicroBatch([5], counted=False)]
 
 

@@ -89,6 +89,6 @@ def test_lists_of_turns_missing_and_single_texts() -> None:
 
 def test_a_prefix_without_room_is_named() -> None:
     with pytest.raises(
-        ValueError, match=r"task.source_prefix='a b c d ' has 4 tokens and leaves no room in task.max_source_length=5"
+        ValueError, match=r"task.source_prefix='a b c d ' has 4 tokens and leaves none of task.max_source_length=5"
     ):
         fit(["one two three"], 5, prefix="a b c d ")

@@ -123,7 +123,7 @@ def test_warnings_alone_end_with_0(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     }
 
 
-def test_a_check_that_breaks_is_told_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_breaks_is_reported_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def check_broken() -> Any:
         raise OSError("no such thing")
 

@@ -12,7 +12,7 @@ from runner.config.schema import RunConfig
 from runner.errors import RequestError
 from runner.fit import largest
 from runner.fit.largest import find_largest, largest_true, next_guess, tolerance
-from runner.fit.memory_budget import room_of
+from runner.fit.memory_budget import budget_of
 from runner.fit.search_space import Candidate, candidates, divisors, overrides_of, rows_per_rank
 from runner.fit.trial import Trial
 from runner.fit.trial_log import kept_overrides
@@ -29,13 +29,13 @@ class Device:
     """Stands for the trial_runner: a rank needs 100 bytes and 7 a row."""
 
     def __init__(self, budget: int) -> None:
-        self.room = SimpleNamespace(bytes=budget)
+        self.budget = SimpleNamespace(bytes=budget)
         self.tried: list[int] = []
 
     def trial(self, candidate: str, composed: Any, rows: int, accumulation: int, predicted: int | None) -> Trial:
         self.tried.append(rows)
         needed = 100 + 7 * rows
-        fits = needed <= self.room.bytes
+        fits = needed <= self.budget.bytes
         return Trial(
             candidate,
             "DDP",
@@ -43,7 +43,7 @@ class Device:
             accumulation,
             False,
             predicted,
-            min(needed, self.room.bytes + 1),
+            min(needed, self.budget.bytes + 1),
             1.0 if fits else None,
             "ran" if fits else "over budget",
             "",
@@ -105,7 +105,7 @@ def test_search_ends_at_the_blocks_there_are(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_next_guess_confirms_a_bound_the_prediction_points_at() -> None:
-    """Between 100 (runs) and 400 (does not), told that nothing beyond 100 fits: 110 would end the search."""
+    """Between 100 (runs) and 400 (does not), with word that nothing beyond 100 fits: 110 would end the search."""
     assert next_guess(100, 400, 1000, 100) == 110
     assert next_guess(0, 64, 1000, 50) == 32
     assert next_guess(100, 1001, 1000, 5000) == 1000
@@ -118,7 +118,7 @@ def test_largest_true() -> None:
     assert largest_true(lambda rows: True, 1, 1000) == 1000
 
 
-def test_ladder_keeps_the_order_of_the_issue() -> None:
+def test_candidates_keep_their_order() -> None:
     """Smaller micro batch, gradient checkpointing, higher stages, optimizer offload, parameter offload."""
     names = [candidate.name for candidate in candidates(config_of(zero={"stage": 2}))]
     assert names == [
@@ -136,7 +136,7 @@ def test_ladder_keeps_the_order_of_the_issue() -> None:
     assert divisors(12) == [12, 6, 4, 3, 2, 1]
 
 
-def test_ladder_of_a_single_device_begins_with_offload() -> None:
+def test_candidates_of_a_single_device_begins_with_offload() -> None:
     """Nothing to share with other ranks: partitioning alone saves nothing there."""
     config = config_of(
         launcher={"name": "ddp", "num_processes": 1}, zero={"stage": 0}, train={"gradient_checkpointing": True}
@@ -177,7 +177,7 @@ def test_target_that_the_ranks_cannot_share() -> None:
 
 
 def test_budget() -> None:
-    assert room_of(config_of(fit={"memory_budget": "512MiB"})).bytes == 536_870_912
+    assert budget_of(config_of(fit={"memory_budget": "512MiB"})).bytes == 536_870_912
     for wrong, why in (("lots", "is no amount of memory"), ("900TiB", "90% of this machine's memory")):
         with pytest.raises(RequestError, match=why):
-            room_of(config_of(fit={"memory_budget": wrong}))
+            budget_of(config_of(fit={"memory_budget": wrong}))

@@ -160,8 +160,8 @@ from runner.memory.search import fit
 work = Workload(Architecture.of("causal_lm", {LLAMA_70B!r}), micro_batch_size=1, source_length=4096, precision="bf16", zero_stage=3,
                 num_processes=8, num_nodes=8, gradient_checkpointing=True)
 found = estimate(work)
-room = fit(work, 80 * 2**30)
-print(json.dumps([found.num_parameters, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, room.rows]))
+largest = fit(work, 80 * 2**30)
+print(json.dumps([found.num_parameters, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, largest.rows]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
     parameters, resident, _ = json.loads(done.stdout.splitlines()[-1])

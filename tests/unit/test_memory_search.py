@@ -60,10 +60,10 @@ def test_the_largest_batch_fits_and_one_more_does_not(stage: int) -> None:
 
 
 def test_zero_when_one_row_does_not_fit_with_the_reason() -> None:
-    room = fit(small(), GIB // 2)
-    assert room.rows == 0
-    assert "one row needs" in room.reason
-    assert "framework overhead" in room.reason
+    largest = fit(small(), GIB // 2)
+    assert largest.rows == 0
+    assert "one row needs" in largest.reason
+    assert "framework overhead" in largest.reason
 
 
 def test_alternatives_cover_every_stage_offload_and_checkpointing() -> None:

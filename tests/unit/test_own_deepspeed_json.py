@@ -101,12 +101,12 @@ def test_the_plan_names_the_class_that_runs_on_a_gpu(params, overrides, torch_ad
 
 @pytest.mark.parametrize(("device", "recorded"), [("cuda", False), ("cpu", True)])
 def test_pinned_memory_is_taken_where_it_matters(device, recorded, taken):
-    """On a CPU `offload.pin_memory=false` is refused as an idle key; a file that says so is none."""
+    """On a CPU `offload.pin_memory=false` is refused as an unused key; a file that says so is none."""
     content = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": False}}}
     assert taken(content, f"launcher.device={device}").config.offload.pin_memory is recorded
 
 
-def test_two_buffer_counts_are_kept_and_told_of(taken):
+def test_two_buffer_counts_are_kept_and_reported(taken):
     """DeepSpeed's own defaults, 4 and 5, stand in many files; the configuration has one number for both."""
     places = {
         f"offload_{part}": {"device": "nvme", "nvme_path": "/fast", "buffer_count": count}
@@ -117,8 +117,8 @@ def test_two_buffer_counts_are_kept_and_told_of(taken):
         run.user_json["zero_optimization"][f"offload_{part}"]["buffer_count"] for part in ("optimizer", "param")
     ] == [4, 5]
     assert run.config.offload.buffer_count == 4
-    told = "offload_param.buffer_count=5: the record has one offload.buffer_count, and there stands zero_optimization.offload_optimizer.buffer_count=4"
-    assert any(told in notice.line() for notice in run.notices)
+    reported = "offload_param.buffer_count=5: the record has one offload.buffer_count, and there stands zero_optimization.offload_optimizer.buffer_count=4"
+    assert any(reported in notice.line() for notice in run.notices)
 
 
 def test_a_block_is_never_added(taken):
@@ -172,7 +172,7 @@ def test_what_the_file_says_stands_in_the_record(content, overrides, key, record
         ({"warmup_min_lr": 1e-6}, "warmup_min_lr=1e-06: the learning rate begins", "38 warm-up steps, from 1e-06,"),
     ],
 )
-def test_a_schedule_that_differs_is_told_of(params, warning, plan, taken):
+def test_a_schedule_that_differs_is_reported(params, warning, plan, taken):
     run = taken(scheduler(**params))
     assert any(warning in notice.line() for notice in run.notices)
     assert any(plan in line for line in plan_lines(run))
@@ -304,7 +304,7 @@ def test_every_value_of_the_wrong_kind_is_named_at_once(refused):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ('{"zero_optimization": {"stage": 2, "stage": 3}}', "stage: stands twice"),
+        ('{"zero_optimization": {"stage": 2, "stage": 3}}', "stage: duplicate key"),
         ({"zero_optimization": None}, "zero_optimization=null: this is a block"),
         ({"zero_optimization": {"stage": 2, "offload_optimizer": None}}, "zero_optimization.offload_optimizer=null"),
         ("[" * 100_000, "is no JSON"),

@@ -1,4 +1,4 @@
-"""Devices, number formats, compilers and packages asked for beside what a machine has; pretended machines, no torch."""
+"""Devices, number formats, compilers and packages asked for against what a machine has; pretended machines, no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.errors import Problem, RequestError
 from runner.preflight import software
 from runner.preflight.check import check
 from runner.preflight.devices import placement
-from runner.preflight.orphaned_processes import survivors
+from runner.preflight.orphaned_processes import orphaned_processes
 from tests.conftest import ROOT
 
 
@@ -273,7 +273,7 @@ def test_ranks_left_behind_by_an_earlier_runner_are_named() -> None:
         for runner in runners
     )
     try:
-        [problem] = survivors()
+        [problem] = orphaned_processes()
         named = str(problem.value).split()
         assert problem.severity == "warning"
         assert str(orphan.pid) in named
@@ -283,7 +283,7 @@ def test_ranks_left_behind_by_an_earlier_runner_are_named() -> None:
         for process in (orphan, child):
             process.kill()
             process.wait()
-    assert not [problem for problem in survivors() if str(orphan.pid) in str(problem.value)]
+    assert not [problem for problem in orphaned_processes() if str(orphan.pid) in str(problem.value)]
 
 
 def test_a_primary_configuration_of_the_users_is_said_to_be_unread(
@@ -362,7 +362,7 @@ def test_nvme_each_with_its_own_reason(aio, tmp_path: Path) -> None:
 
 
 def test_nvme_with_too_little_room(aio, tmp_path: Path) -> None:
-    """F56: 14 bytes a parameter (12 for the optimizer, 2 for the weights) beside the free space, here for 10^15 of them."""
+    """F56: 14 bytes a parameter (12 for the optimizer, 2 for the weights) against the free space, here for 10^15 of them."""
     huge = (
         "model.config.vocab_size=1000000",
         "model.config.hidden_size=100000000",

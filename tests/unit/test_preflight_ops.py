@@ -92,7 +92,7 @@ def test_a_left_lock_is_named_with_its_age_and_removed(config: RunConfig, folder
     assert not host.asked
 
 
-def test_a_lock_beside_a_working_compiler_is_waited_for(config: RunConfig, folder: Path) -> None:
+def test_a_lock_with_a_working_compiler_is_waited_for(config: RunConfig, folder: Path) -> None:
     """Ranks that were started by hand build without the runner's lock."""
     (folder / "cpu_adam").mkdir(parents=True)
     (folder / "cpu_adam" / "lock").touch()

@@ -319,7 +319,7 @@ def test_a_run_folder_below_a_file(tmp_path: Path) -> None:
 
 
 def test_several_wrong_things_come_at_once(tmp_path: Path, monkeypatch) -> None:
-    """One list: contradiction, precision, batch, option, compiler, folder, idle key."""
+    """One list: contradiction, precision, batch, option, compiler, folder, unused key."""
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "record.json").write_text("{}")

@@ -38,7 +38,7 @@ def test_no_auto_and_plain_numbers():
 
 
 def test_a_cpu_run_sees_no_gpu():
-    """accelerate under DeepSpeed takes a GPU wherever torch sees one, whatever it was told."""
+    """accelerate under DeepSpeed takes a GPU wherever torch sees one, whatever it was asked for."""
     assert render.rank_environment(config())["CUDA_VISIBLE_DEVICES"] == ""
     assert "CUDA_VISIBLE_DEVICES" not in render.rank_environment(config(device="cuda"))
 

@@ -143,13 +143,13 @@ def test_wrong_requests_are_one_line_and_status_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "other" / "a", record())
-    for arguments, told in [
+    for arguments, reported in [
         ([], "no run found under outputs, multirun; make one with: python -m runner run"),
         (["nowhere"], "no such folder: nowhere"),
         (["other", "--output", "missing/x.csv"], "cannot write missing/x.csv: No such file or directory"),
     ]:
         assert main(arguments) == 2
-        assert capsys.readouterr().err == f"report: {told}\n"
+        assert capsys.readouterr().err == f"report: {reported}\n"
 
 
 def test_a_missing_extra_is_one_line(
@@ -203,9 +203,9 @@ def test_the_headline_claims_no_more_than_the_interval(
     runs += [repeat("ZeRO-2", index, value) for index, value in enumerate(seconds)]
     folders = [write_run(tmp_path / str(index), content) for index, content in enumerate(runs)]
     (table,) = compare(read_runs(folders)).tables
-    (told,) = headline(table)
-    assert told.startswith(sentence)
-    assert told.endswith(" The rows differ in data order, seed.") == (len(seconds) == 1)
+    (reported,) = headline(table)
+    assert reported.startswith(sentence)
+    assert reported.endswith(" The rows differ in data order, seed.") == (len(seconds) == 1)
 
 
 def test_a_page_of_many_rows_draws_the_first_and_says_so(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_repeats_are_folded_into_a_mean_with_interval(tmp_path: Path) -> None:
     assert speed_up_text(rows["ZeRO-2"]) == f"2.00× ({ratio.low:.2f}–{ratio.high:.2f})"
 
 
-def test_runs_by_hand_are_told_apart_by_what_differs_and_not_folded(tmp_path: Path) -> None:
+def test_runs_by_hand_are_distinguished_by_what_differs_and_not_folded(tmp_path: Path) -> None:
     runs = [
         record("DDP", seed=1),
         record("DDP", seed=2),
@@ -174,7 +174,7 @@ def test_fairness_names_all_that_was_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "name", "told"),
+    ("changes", "name", "reported"),
     [
         (
             {"observed": {"optimizer_class": "DeepSpeedCPUAdam"}},
@@ -208,11 +208,11 @@ def test_fairness_names_all_that_was_the_same(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_fairness_names_what_differs(tmp_path: Path, changes: dict[str, Any], name: str, told: str) -> None:
+def test_fairness_names_what_differs(tmp_path: Path, changes: dict[str, Any], name: str, reported: str) -> None:
     (table,) = _compared(tmp_path, record("DDP"), record("ZeRO-2", **changes)).tables
     assert table.fairness is not None
     assert [check.name for check in table.fairness.unexpected] == [name]
-    assert statement(table.fairness)[0] == f"DIFFERS: {name} ({told})."
+    assert statement(table.fairness)[0] == f"DIFFERS: {name} ({reported})."
 
 
 def test_fairness_says_what_was_not_recorded(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_seeds_of_repeats_pair_up(tmp_path: Path) -> None:
     assert "seed" in [check.name for check in table.fairness.unexpected]
 
 
-def test_values_of_repeats_are_told_in_full(tmp_path: Path) -> None:
+def test_values_of_repeats_are_reported_in_full(tmp_path: Path) -> None:
     (table,) = _compared(tmp_path, repeat("DDP", 0, 10.0), repeat("DDP", 1, 10.0), record("ZeRO-2")).tables
     assert table.fairness is not None
     assert "DIFFERS: seed (DDP: 42 and 43; ZeRO-2: 42)." in statement(table.fairness)

@@ -112,7 +112,7 @@ def test_no_row_stands_in_two_splits() -> None:
 
 
 def test_replies_follow_from_the_texts() -> None:
-    causes = {told: answered for pairs in CAUSES.values() for told, answered in pairs}
+    causes = {stated: answered for pairs in CAUSES.values() for stated, answered in pairs}
     kinds = {"your persona": 0, "services": 0, "emotion": 0}
     for row in read("dialogues", "validation"):
         context, *turns = row["texts"].split(" </s> <s> ")
@@ -120,11 +120,11 @@ def test_replies_follow_from_the_texts() -> None:
         kinds[kind] += 1
         if kind == "your persona":
             values = [value for topic in PERSONA.values() for value in topic[0]]
-            (told,) = [value for value in values if re.search(rf"\b{value}\b", row["labels"])]
-            assert told in context
+            (stated,) = [value for value in values if re.search(rf"\b{value}\b", row["labels"])]
+            assert stated in context
         elif kind == "emotion":
-            told = turns[-1].split(" because ")[1].rstrip(".")
-            assert causes[told] in row["labels"]
+            stated = turns[-1].split(" because ")[1].rstrip(".")
+            assert causes[stated] in row["labels"]
     assert min(kinds.values()) >= 30
 
 

@@ -1,6 +1,6 @@
 """Training state of one rank: what accelerate 1.15 (DDP) and DeepSpeed 0.19.8 (ZeRO 0–3) really allocate.
 
-Sources, beside the installed code itself:
+Sources, besides the installed code itself:
 
 - Rajbhandari, Rasley, Ruwase, He: "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models"
   (SC 2020, arXiv:1910.02054), section 3.1: mixed-precision Adam needs 2 + 2 + 12 = 16 bytes a parameter
@@ -197,7 +197,12 @@ def _stage_1_and_2(workload: Workload, facts: ModelFacts, rank: int | None) -> l
     ]
     if doubled > 1:
         items.append(
-            Item("temporary", gradients, "gradients of a later micro batch beside the accumulated ones", ("backward",))
+            Item(
+                "temporary",
+                gradients,
+                "gradients of a later micro batch in addition to the accumulated ones",
+                ("backward",),
+            )
         )
     if workload.stage == 1 and (doubled > 1 or not workload.buckets.overlap_comm):
         items.append(
@@ -296,7 +301,7 @@ def _stage_3(workload: Workload, facts: ModelFacts) -> list[Item]:
 
 
 def _gathered(workload: Workload, facts: ModelFacts, whole: int) -> list[Item]:
-    """Whole weights held beside the partitions.
+    """Whole weights held in addition to the partitions.
 
     partitioned_param_coordinator.py keeps a weight after use when it is used again within
     stage3_max_reuse_distance elements of modules. From the end of the forward pass, a weight x elements

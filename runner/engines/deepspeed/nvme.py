@@ -1,4 +1,4 @@
-"""NVMe offload: a folder that exists, can be written with direct access, and has room for what will be swapped."""
+"""NVMe offload: a folder that exists, can be written with direct access, and has space for what will be swapped."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _room(config: RunConfig, folder: Path) -> list[Problem]:
             )
         )
     if config.offload.optimizer == "nvme" and config.mode == "train":
-        why = "an interrupted run cannot be resumed: DeepSpeed restores an optimizer on NVMe wrongly, without a word"
+        why = "an interrupted run cannot be resumed: DeepSpeed restores an optimizer on NVMe silently wrong"
         problems.append(Problem("offload.optimizer", "nvme", why, "where that matters use offload=cpu", "warning"))
     count, free = parameter_count(config.model), shutil.disk_usage(folder).free
     if count is None:

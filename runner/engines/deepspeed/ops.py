@@ -1,7 +1,7 @@
 """DeepSpeed's compiled ops, built ahead: in one process, with a message and a time limit, before any rank waits for them.
 
 torch guards a build folder with a file named `lock` that says nothing about its owner. A build that is killed
-leaves it, and every later process waits for it without a word. So each environment has a folder of its own, one
+leaves it, and every later process waits for it silently. So each environment has a folder of its own, one
 runner at a time builds in it (a kernel lock, which no kill can leave behind), and what it finds locked by then was left.
 """
 
@@ -57,7 +57,7 @@ class Op:
     header: str | None = None
 
 
-# Which compilers DeepSpeed's builder of an op calls, and a header it needs beside them (op_builder/*.py of 0.19.8).
+# Which compilers DeepSpeed's builder of an op calls, and a header it also needs (op_builder/*.py of 0.19.8).
 OPS = {
     "cpu_adam": Op(40, ("g++", "ninja")),
     "fused_adam": Op(40, ("g++", "ninja", "nvcc")),
@@ -133,7 +133,7 @@ def _environment(device: str) -> str:
 
 
 def _stamp(program: str) -> str:
-    """A program on PATH, told apart from another version of it without starting it."""
+    """A program on PATH, distinguished from another version of it without starting it."""
     found = shutil.which(program)
     return "" if found is None else f"{os.path.realpath(found)} {os.stat(found).st_mtime_ns}"
 
@@ -178,15 +178,15 @@ class OpBuilder:
         """Wait until no other runner builds here; returns the lock held."""
         import filelock
 
-        own, told = filelock.FileLock(self._folder / OWN_LOCK), False
+        own, reported = filelock.FileLock(self._folder / OWN_LOCK), False
         while True:
             try:
                 own.acquire(timeout=0)
                 return own
             except filelock.Timeout:
-                if not told:
+                if not reported:
                     self.say(f"waiting    another run is building {what} in {self._folder}")
-                    told = True
+                    reported = True
             self._wait(f"another run has been building {what} in {self._folder} for too long")
 
     def _wait(self, why: str) -> None:
@@ -222,7 +222,7 @@ class OpBuilder:
                     missing_ok=True
                 )  # nobody else builds here: a build that was killed left it
         if outcome.get("status") != "completed":
-            raise BuildFailed(outcome.get("error") or f"building {words} ended without a word")
+            raise BuildFailed(outcome.get("error") or f"building {words} ended without a message")
         self.say("built      " + ", ".join(f"{op} in {seconds:.0f} s" for op, seconds in outcome["seconds"].items()))
         return dict(outcome["seconds"])
 

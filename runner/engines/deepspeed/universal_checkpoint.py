@@ -25,7 +25,7 @@ class ConversionStopped(Exception):
 
 
 def convert(checkpoint: Checkpoint, log: Path, stop_asked: Callable[[], bool]) -> Path:
-    """Write the universal form of a ZeRO checkpoint beside it; returns its folder.
+    """Write the universal form of a ZeRO checkpoint next to it; returns its folder.
 
     Raises:
         ConversionStopped: when `stop_asked` turned true meanwhile.

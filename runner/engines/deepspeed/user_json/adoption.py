@@ -191,7 +191,7 @@ class _Taking:
             self.problems += blocks.check_schedule(self.content, self.config.scheduler.warmup_steps)
 
     def what_the_machine_decides(self) -> None:
-        """Values that mean something on some devices, number formats or places only; elsewhere they would be idle keys."""
+        """Values that mean something on some devices, number formats or places only; elsewhere they would be unused keys."""
         resolved, _ = resolve_machine(self.config)
         if resolved.precision.name == "fp16":
             self.stated(FP16)

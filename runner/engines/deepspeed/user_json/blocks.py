@@ -1,7 +1,7 @@
 """The `optimizer` and `scheduler` blocks: which types the run can state truly, and what their parameters may say.
 
 Everything that judges a run (plan, memory estimate, space for checkpoints, record) knows AdamW and two of DeepSpeed's
-schedules. A block that makes something else run is refused, or told of where only the way there differs.
+schedules. A block that makes something else run is refused, or reported where only the way there differs.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 Problem(
                     name,
                     None,
-                    "stands twice in one block of launcher.config_file (the last one would win silently)",
+                    "duplicate key in one block of launcher.config_file (the last one would win silently)",
                     "remove one of them",
                 )
                 for name in twice
