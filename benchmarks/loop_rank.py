@@ -18,10 +18,11 @@ from torch.utils.data import DataLoader
 
 from runner import rundir
 from runner.recipe import load_recipe
+from runner.rundir.heartbeat import Heartbeat
 from runner.train import loop, optimization, worker
 from runner.train.checkpointing import Checkpoints
 from runner.train.faults import Faults
-from runner.train.progress import Heartbeat, MetricsLog
+from runner.train.progress import MetricsLog
 from runner.train.ranks import build_accelerator
 from runner.train.timing import PhaseClock
 

@@ -32,8 +32,8 @@ from runner.preflight.orphaned_processes import lives
 from runner.preflight.software import check_software
 from runner.recipe import load_recipe
 from runner.report.liveness import runner_liveness
+from runner.rundir.heartbeat import HEARTBEATS, read_heartbeats
 from runner.rundir.record import FILE, METRICS_FILE, Record, now, write_atomically
-from runner.train.progress import HEARTBEATS, read_heartbeats
 
 RECENT_SECONDS = 120.0  # a sign of life on another machine younger than this means that the run continues there
 ORPHANS_SECONDS = 10.0

@@ -187,9 +187,9 @@ class TrainConfig(Section):
         False, description="Recompute activations in the backward pass: less memory, more time."
     )
     log_every: Int = Field(10, ge=1, description="Optimizer steps between two lines of metrics.jsonl.")
-    batching: Literal["random", "similar_length", "longest_first"] = Field(
+    batching: Literal["random", "similar_length"] = Field(
         "similar_length",
-        description="random: shuffled rows; similar_length: shuffled batches of rows of similar length; longest_first: the most memory first, for trials of `fit`, which also evaluate the longest batch only.",
+        description="random: shuffled rows; similar_length: shuffled batches of rows of similar length.",
     )
     evaluate_every_epoch: bool = Field(True, description="Evaluate after every epoch; false: only after the last.")
     warmup_steps_not_timed: Int = Field(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.launch.host_client import Host
-from runner.train.progress import read_heartbeats
+from runner.rundir.heartbeat import read_heartbeats
 
 
 class GuardedHost:

@@ -23,6 +23,7 @@ from runner.launch.host_pool import SharedHosts
 from runner.launch.watch import Stopping
 from runner.preflight.check import Checked, check
 from runner.rundir.record import METRICS_FILE
+from runner.rundir.trial import mark_trial
 
 RAN = "ran"
 NO_FIT = ("out of memory", "over budget", "killed", "timed out")
@@ -142,6 +143,7 @@ class TrialRunner:
                 {"fit": {"trial": self.count, "budget_bytes": self.budget.bytes, **facts}},
                 self.environment,
             )
+            mark_trial(checked.run_dir)
             ended = execute(request, cast(Host, guard), self.stop, Console(quiet=True))
         if self.stop.asked:
             raise FitStopped
@@ -149,7 +151,7 @@ class TrialRunner:
 
 
 def trial_config(config: RunConfig, micro_batch_size: int, accumulation: int) -> RunConfig:
-    """The configuration of a trial: the run's own, but short, on its longest rows, and with nothing saved."""
+    """The configuration of a trial: the run's own, but short, and with nothing saved."""
     own = config.model_copy(deep=True)
     train = own.train
     train.micro_batch_size, train.gradient_accumulation_steps, train.global_batch_size = (
@@ -157,7 +159,7 @@ def trial_config(config: RunConfig, micro_batch_size: int, accumulation: int) ->
         accumulation,
         None,
     )
-    train.batching, train.max_steps, train.epochs = "longest_first", config.fit.steps, config.fit.steps
+    train.max_steps, train.epochs = config.fit.steps, config.fit.steps
     train.save_model, train.log_every, train.warmup_steps_not_timed = False, 1, 1
     train.evaluate_every_epoch = True
     own.scheduler.warmup_steps = 0

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
-import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from runner.engines.deepspeed.muon import MUON, import_muon
 from runner.lazy_import import imported_when_called
 
 LIBRARIES = (
@@ -24,8 +22,6 @@ LIBRARIES = (
 )
 # What every recipe's metrics need: rank 0 imports it after its first step, in each cell of a sweep again unless the host has.
 METRICS = ("datasets", "evaluate")
-# DeepSpeed's ZeRO imports it in the first backward pass, whatever the optimizer is.
-MUON = "deepspeed.runtime.zero.muon.muon_optimizer"
 DEEPSPEED = ("deepspeed", MUON)
 
 
@@ -49,30 +45,3 @@ def preload(names: Sequence[str]) -> None:
             except Exception:  # a rank that needs it says so in its own log
                 traceback.print_exc()
     gc.freeze()
-
-
-def import_muon() -> None:
-    """Import the Muon optimizer, which no run here uses, without torch's compiler for its functions (0.8 s, 40 MB).
-
-    A function that was to be compiled runs as it is written: the same numbers. Later `torch.compile` calls compile.
-    """
-    if MUON not in sys.modules:
-        with _nothing_compiled():
-            importlib.import_module(MUON)
-
-
-@contextlib.contextmanager
-def _nothing_compiled() -> Iterator[None]:
-    import torch
-
-    compiler = torch.compile
-    torch.compile = _as_it_is
-    try:
-        yield
-    finally:
-        torch.compile = compiler
-
-
-def _as_it_is(model: Callable[..., Any] | None = None, **_: Any) -> Any:
-    """`torch.compile` as a function or as a decorator with arguments, compiling nothing."""
-    return model if model is not None else _as_it_is

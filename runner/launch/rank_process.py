@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import io
-import json
 import os
 import signal
 import sys
@@ -17,10 +16,9 @@ from typing import Any
 
 from runner import rundir
 from runner.launch.process_signals import die_with_parent, leave_stopping_to_the_runner
-from runner.rundir.record import write_atomically
+from runner.rundir.rank_errors import begin_attempt, ended_marker, keep_error
 from runner.secrets import redacted
 
-ERRORS = "errors"
 # Words of torch's allocators, of cuBLAS and cuDNN when they make their workspaces, and of NCCL when it makes its buffers.
 NO_MEMORY = (
     "out of memory",
@@ -41,7 +39,7 @@ def rank_entry(run_dir: str, parent: int) -> str:
     rank = int(os.environ["RANK"])
     _own_log(Path(run_dir), rank)
     leave_stopping_to_the_runner()
-    _keep_restarted(Path(run_dir), rank)
+    begin_attempt(Path(run_dir), rank, rundir.restart_count())
     _obey_only(parent, ended_marker(Path(run_dir), rank))
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # where it stands, when it hangs
     try:
@@ -82,11 +80,6 @@ def _log_text(descriptor: int) -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="replace", line_buffering=True)
 
 
-def ended_marker(run_dir: Path, rank: int) -> Path:
-    """Where a rank that torch elastic ended says so: it is not the one that failed, although it kept no error."""
-    return run_dir / ERRORS / f"ended_{rank}"
-
-
 def _obey_only(agent: int, marker: Path) -> None:
     """SIGTERM ends this rank when torch elastic sends it, and at once. From anyone else it means the whole run, of which
     the runner takes care: Slurm sends it to every process of a job, and a rank has to live to write its checkpoint.
@@ -108,19 +101,9 @@ def _obey_only(agent: int, marker: Path) -> None:
     threading.Thread(target=listen, daemon=True, name="sigterm").start()
 
 
-def _keep_restarted(run_dir: Path, rank: int) -> None:
-    """The error that made torch elastic start this rank again is no longer the run's; keep it under another name."""
-    count = rundir.restart_count()
-    ended_marker(run_dir, rank).unlink(missing_ok=True)
-    if count:
-        with contextlib.suppress(OSError):
-            os.replace(run_dir / ERRORS / f"rank_{rank}.json", run_dir / ERRORS / f"restart_{count}_rank_{rank}.json")
-
-
 def _keep_error(run_dir: Path, rank: int, error: BaseException) -> None:
     traceback.print_exc()
     sys.stderr.flush()
-    (run_dir / ERRORS).mkdir(exist_ok=True)
     content = {
         "rank": rank,
         "time": time.monotonic(),  # one clock for all ranks of a machine; the wall clock may jump
@@ -129,7 +112,7 @@ def _keep_error(run_dir: Path, rank: int, error: BaseException) -> None:
         "out_of_memory": is_out_of_memory(error),
         **getattr(error, "facts", {}),
     }
-    write_atomically(run_dir / ERRORS / f"rank_{rank}.json", json.dumps(content))
+    keep_error(run_dir, rank, content)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

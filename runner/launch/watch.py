@@ -20,7 +20,8 @@ from runner.cli.safe_stdout import SafeStdout
 from runner.config.schema import RunConfig
 from runner.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from runner.launch.process_signals import STOPPING, leave_stopping_to_the_runner
-from runner.train.progress import SAID, read_heartbeats
+from runner.rundir.heartbeat import read_heartbeats
+from runner.train.progress import SAID
 
 STACKS_SECONDS = 1.0  # time for the ranks to write their stacks
 

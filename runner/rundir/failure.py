@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner import rundir
-from runner.launch.rank_process import ERRORS, ended_marker
-from runner.train.progress import read_heartbeats
+from runner.rundir.heartbeat import read_heartbeats
+from runner.rundir.names import LOGS, log_of
+from runner.rundir.rank_errors import ended_marker, errors_before_restart, errors_of_attempt
 
 FACTS = ("phase", "device", "peak_bytes", "capacity_bytes")
 AFTERMATH = (
@@ -55,7 +54,7 @@ def first_failure(run_dir: Path, outcome: dict[str, Any]) -> Failure:
         for rank, code in outcome.get("failures", {}).items()
         if code is not None and code < 0 and -code != signal.SIGTERM
     }
-    errors = sorted(_errors(run_dir), key=lambda error: (_is_aftermath(error), error["time"]))
+    errors = sorted(errors_of_attempt(run_dir), key=lambda error: (_is_aftermath(error), error["time"]))
     own_errors = [error for error in errors if not _is_aftermath(error)]
     if own_errors:
         return _from_error(run_dir, own_errors[0])
@@ -68,7 +67,7 @@ def first_failure(run_dir: Path, outcome: dict[str, Any]) -> Failure:
         return Failure(rank, f"rank {rank} was killed by {name}{hint}", log_of(run_dir, rank), out_of_memory=False)
     if errors:
         return _from_error(run_dir, errors[0])
-    return Failure(None, _without_rank(outcome), run_dir / rundir.LOGS / "launch.log")
+    return Failure(None, _without_rank(outcome), run_dir / LOGS / "launch.log")
 
 
 def _silent(run_dir: Path, reported: set[int]) -> dict[int, int]:
@@ -86,28 +85,11 @@ def _silent(run_dir: Path, reported: set[int]) -> dict[int, int]:
     return {min(beats, key=lambda rank: beats[rank]): signal.SIGKILL} if beats else {}
 
 
-def log_of(run_dir: Path, rank: int) -> Path:
-    """A rank's log."""
-    return run_dir / rundir.LOGS / f"rank_{rank}.log"
-
-
 def restart_reason(run_dir: Path, count: int) -> str:
     """Why torch elastic started the ranks again for the `count`-th time, from the errors that were kept."""
-    errors = sorted(
-        _errors(run_dir, f"restart_{count}_rank_*.json"), key=lambda error: (_is_aftermath(error), error["time"])
-    )
+    errors = sorted(errors_before_restart(run_dir, count), key=lambda error: (_is_aftermath(error), error["time"]))
     own_errors = [error for error in errors if not _is_aftermath(error)]
     return _from_error(run_dir, own_errors[0]).message if own_errors else "a rank was killed"
-
-
-def _errors(run_dir: Path, pattern: str = "rank_*.json") -> list[dict[str, Any]]:
-    found = []
-    for path in (run_dir / ERRORS).glob(pattern):
-        try:
-            found.append(json.loads(path.read_text()))
-        except (OSError, ValueError):
-            continue
-    return found
 
 
 def _is_aftermath(error: dict[str, Any]) -> bool:

@@ -35,7 +35,7 @@ def epoch_order(lengths: np.ndarray, seed: int, epoch: int, per_step: int, batch
         lengths: tokens per row, shape (rows,).
         per_step: rows a full step takes: micro batch × accumulation × ranks.
         batching: `random`, or `similar_length`: rows are shuffled, sorted by length within pools of
-            POOL steps, cut into steps, and the steps shuffled; `longest_first`: by length alone.
+            POOL steps, cut into steps, and the steps shuffled; `longest_first` (trials of `fit`): by length alone.
     """
     if batching == "longest_first":
         order = _longest_first(np.arange(len(lengths)), lengths)

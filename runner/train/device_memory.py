@@ -16,7 +16,7 @@ def limit_memory(config: RunConfig, device: torch.device) -> None:
 
     On CPU nothing limits resident memory from inside; the runner watches it from outside.
     """
-    if config.train.batching == "longest_first" and config.fit.memory_budget and device.type == "cuda":
+    if config.fit.memory_budget and device.type == "cuda":
         share = parse_bytes(config.fit.memory_budget) / torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, share), device)
 

@@ -11,9 +11,9 @@ import torch
 
 from runner import rundir
 from runner.data.prepared import PreparedSplit
+from runner.rundir.heartbeat import Heartbeat
 from runner.rundir.record import write_atomically
 from runner.train.batching import MicroBatch, evaluation_batches
-from runner.train.progress import Heartbeat
 from runner.train.ranks import gather_objects
 
 

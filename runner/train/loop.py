@@ -17,8 +17,9 @@ from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader
 
 from runner.config import plan
+from runner.rundir.heartbeat import Heartbeat
 from runner.train.batching import MicroBatch, deal, epoch_order, order_hash
-from runner.train.progress import Heartbeat, MetricsLog
+from runner.train.progress import MetricsLog
 from runner.train.ranks import sum_over_ranks
 
 
@@ -68,10 +69,12 @@ def plan_epoch(run: Any, epoch: int) -> list[Window]:
     """This rank's windows of an epoch, in order."""
     train, world = run.train_split, run.accelerator.num_processes
     # Ordered by whole optimizer steps, then cut: the rows of a step depend neither on how it is accumulated nor on the ranks.
-    steps = epoch_order(
-        train.lengths, run.config.train.seed, epoch, plan.global_batch_size(run.config), run.config.train.batching
-    )
+    steps = epoch_order(train.lengths, run.config.train.seed, epoch, plan.global_batch_size(run.config), _batching(run))
     return [_window(run, _passes(step, run.config.train.micro_batch_size * world), world) for step in steps]
+
+
+def _batching(run: Any) -> str:
+    return "longest_first" if run.trial else run.config.train.batching
 
 
 def _passes(rows: np.ndarray, per_pass: int) -> list[np.ndarray]:
@@ -284,4 +287,4 @@ def first_order_hash(run: Any) -> str:
     """Hash of the first epoch's order, for the record."""
     train, config = run.train_split, run.config.train
     per_step = config.micro_batch_size * config.gradient_accumulation_steps * run.accelerator.num_processes
-    return order_hash(epoch_order(train.lengths, config.seed, 0, per_step, config.batching))
+    return order_hash(epoch_order(train.lengths, config.seed, 0, per_step, _batching(run)))

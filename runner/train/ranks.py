@@ -17,8 +17,8 @@ from accelerate.utils import DistributedType, GradientAccumulationPlugin, GradSc
 from runner import rundir
 from runner.config import plan
 from runner.config.schema import RunConfig
+from runner.engines.deepspeed.muon import import_muon
 from runner.engines.deepspeed.ops import use_built
-from runner.launch.preload import import_muon
 
 CHECKSUM_ELEMENTS = 2**22  # summed in float64 at a time: a whole embedding would need gigabytes
 

@@ -21,13 +21,16 @@ from runner.data.prepared import PreparedSplit, prepare_split
 from runner.metrics import import_libraries
 from runner.recipe import Recipe, load_recipe
 from runner.rundir.failure import restart_reason
+from runner.rundir.heartbeat import Heartbeat
 from runner.rundir.record import now
+from runner.rundir.trial import is_trial
 from runner.train import assets, loop, optimization, runtime_facts, saving
+from runner.train.by_hand import run_by_hand
 from runner.train.checkpointing import Checkpoints
 from runner.train.device_memory import limit_memory, memory_facts
 from runner.train.evaluation import Evaluation, evaluate, try_longest_batch
 from runner.train.faults import Faults
-from runner.train.progress import Heartbeat, MetricsLog, say
+from runner.train.progress import MetricsLog, say
 from runner.train.ranks import build_accelerator, check_equal_parameters, gather_objects
 from runner.train.timing import EpochTimes, PhaseClock, device_synchronizer, peak_memory_bytes
 
@@ -44,6 +47,7 @@ class RankRun:
     accelerator: Any
     heartbeat: Heartbeat
     faults: Faults
+    trial: bool = False  # of `fit`: the longest rows first, and an evaluation of the longest batch only
     tokenizer: Any = None
     train_split: PreparedSplit | None = None
     evaluated: dict[str, PreparedSplit] = field(default_factory=dict)
@@ -99,13 +103,15 @@ def run_rank(folder: str) -> None:
     accelerator = build_accelerator(config)
     clock = PhaseClock(device_synchronizer(accelerator.device.type))
     try:
+        trial = is_trial(run_dir)
         run_dir = _own_folder(run_dir, accelerator)
-        limit_memory(config, accelerator.device)
+        if trial:
+            limit_memory(config, accelerator.device)
         clock.seconds["startup"] = time.monotonic() - started
         rank = accelerator.process_index
         clock.on_entry = faults = Faults(rank)
         run = RankRun(
-            run_dir, config, started, clock, load_recipe(config), accelerator, Heartbeat(run_dir, rank), faults
+            run_dir, config, started, clock, load_recipe(config), accelerator, Heartbeat(run_dir, rank), faults, trial
         )
         run.heartbeat.beat(phase="starting")
         if rundir.started_by_runner():
@@ -192,7 +198,7 @@ def _load_data(run: RankRun) -> None:
         for name in ("validation", "test"):
             split = prepare_split(run.recipe, run.tokenizer, name)
             if split is not None and len(split):
-                run.evaluated[name] = _longest_only(run, split) if is_trial(run) else split
+                run.evaluated[name] = _longest_only(run, split) if run.trial else split
     for name, split in [("train", run.train_split), *run.evaluated.items()]:
         run.notes += [f"{name}: {note}" for note in (split.notes if split is not None else [])]
 
@@ -260,11 +266,6 @@ def _train(run: RankRun, total: int) -> None:
         run.epoch_began = run.clock.read()
         run.checkpoints.after_epoch(state, metrics)
     _finish(run, state)
-
-
-def is_trial(run: RankRun) -> bool:
-    """Whether this is a trial of `fit`: worst-case batches, and an evaluation of the longest batch only."""
-    return run.config.train.batching == "longest_first"
 
 
 def _longest_only(run: RankRun, split: PreparedSplit) -> PreparedSplit:
@@ -409,4 +410,4 @@ def _evaluate_only(run: RankRun) -> None:
 
 
 if __name__ == "__main__":
-    rundir.run_by_hand(run_rank, sys.argv[1:])
+    run_by_hand(run_rank, sys.argv[1:])

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.launch.rank_process import ended_marker, is_out_of_memory
+from runner.launch.rank_process import is_out_of_memory
 from runner.rundir.failure import first_failure
+from runner.rundir.rank_errors import ended_marker
 
 RESET = "[pair.cc:537] Read error [127.0.0.1]:10653: Connection reset by peer."
 
