@@ -12,6 +12,7 @@ DATA = [
     "**/*.j2",
     "**/*.css",
     "**/*.js",
+    "**/completion.*",
     "py.typed",
 ]
 

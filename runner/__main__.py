@@ -27,6 +27,7 @@ VERBS = {
     "resume": "resume an interrupted run from its last checkpoint",
     "new": "start your own recipe as a copy of one of ours",
     "doctor": "what this machine can do, problems first",
+    "completion": "print a script that completes verbs, groups, options and keys in bash, zsh or fish",
     "cache": "what lies in the caches, and how large it is; `cache clean` removes what the runner made",
 }
 HELP = f"""usage: python -m runner [VERB] [KEY=VALUE | GROUP=OPTION ...]
@@ -34,7 +35,7 @@ HELP = f"""usage: python -m runner [VERB] [KEY=VALUE | GROUP=OPTION ...]
 Fine-tuning experiments composed from small YAML files, checked, launched on real ranks, timed and recorded.
 
 verbs:
-{chr(10).join(f"  {name:<9} {text}" for name, text in VERBS.items())}
+{chr(10).join(f"  {name:<10} {text}" for name, text in VERBS.items())}
 
 examples:
   python -m runner                                        a tiny DeBERTa on a generated sample, two CPU ranks, ZeRO-2
