@@ -1,1 +1,3 @@
-"""What the runner costs and gains, as ratios against plain scripts under `accelerate launch`: `python -m benchmarks`."""
+"""What the runner costs and gains, as ratios against plain scripts under `accelerate launch`:
+`python -m benchmarks`.
+"""

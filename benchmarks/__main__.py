@@ -1,6 +1,7 @@
 """The table of benchmarks/results.md: `python -m benchmarks [--quick] [--only NAME …] [--work DIR]`.
 
-Ratios against plain scripts of our own (benchmarks/baseline) under `accelerate launch`, measured alternately in one run.
+Ratios against plain scripts of our own (benchmarks/baseline) under `accelerate launch`, measured alternately in one
+run.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ def markdown(results: dict[str, Any]) -> str:
     parts = [
         "# Speed and memory, measured",
         "",
-        f"`python -m benchmarks` (`make bench`), {results['measured_at']}, commit {str(results['code']['git_commit'])[:10]}, {results['seconds'] / 60:.0f} minutes for what was measured last.",
+        f"`python -m benchmarks` (`make bench`), {results['measured_at']}, commit "
+        f"{str(results['code']['git_commit'])[:10]}, {results['seconds'] / 60:.0f} minutes for what was measured last.",
         f"Machine: {hardware['cpu']}, {hardware['cpu_cores']} cores. "
         + ", ".join(
             f"{name} {versions[name]}"
@@ -115,7 +117,8 @@ def markdown(results: dict[str, Any]) -> str:
             if name in versions
         )
         + ".",
-        "Medians; ± is the largest distance from the median. Ratios are those of medians, runner ÷ baseline, taken alternately in one run.",
+        "Medians; ± is the largest distance from the median. Ratios are those of medians, runner ÷ baseline, taken "
+        "alternately in one run.",
         "",
         markdown_table(results["figures"]),
         "",

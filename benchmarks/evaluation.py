@@ -35,8 +35,18 @@ def evaluation(bench: Bench) -> list[Figure]:
         newest = max((bench.work / "runs").glob("*/model"), key=lambda folder: folder.stat().st_mtime)
         model.parent.mkdir(exist_ok=True)
         newest.rename(model)
-    ours = ["mode=evaluate", "recipe=blenderbot_mudoconv", "model=blenderbot_tiny", f"model.path={model}", "model.init=pretrained", "model.tokenizer=null",
-            "dataset=files", f"dataset.validation={path}", f"launcher.omp_num_threads={bench.threads}", *(f"task.{name}={value}" for name, value in settings.items())]  # fmt: skip
+    ours = [
+        "mode=evaluate",
+        "recipe=blenderbot_mudoconv",
+        "model=blenderbot_tiny",
+        f"model.path={model}",
+        "model.init=pretrained",
+        "model.tokenizer=null",
+        "dataset=files",
+        f"dataset.validation={path}",
+        f"launcher.omp_num_threads={bench.threads}",
+        *(f"task.{name}={value}" for name, value in settings.items()),
+    ]
     theirs = [
         "--model",
         str(model),
@@ -61,10 +71,22 @@ def evaluation(bench: Bench) -> list[Figure]:
     ]
     rates = [[rows / value for value in values] for values in seconds]
     return [
-        Figure("generation", f"seq2seq evaluation: {rows} dialogues, {settings['num_beams']} beams, tiny Blenderbot, 2 ranks", "samples/s", *rates, 1.5, more_is_better=True, part="evaluation", commands=commands,
-               notes=[f"BLEU: runner {bleu[0][0]:.2f}, baseline {bleu[1][0]:.2f}; {min(equal)} of {rows} answers are the same text."]),
+        Figure(
+            "generation",
+            f"seq2seq evaluation: {rows} dialogues, {settings['num_beams']} beams, tiny Blenderbot, 2 ranks",
+            "samples/s",
+            *rates,
+            1.5,
+            more_is_better=True,
+            part="evaluation",
+            commands=commands,
+            notes=[
+                f"BLEU: runner {bleu[0][0]:.2f}, baseline {bleu[1][0]:.2f}; {min(equal)} of {rows} answers are "
+                "the same text."
+            ],
+        ),
         Figure("bleu", "BLEU of that evaluation", "", *bleu, part="evaluation"),
-    ]  # fmt: skip
+    ]
 
 
 def _equal_answers(bench: Bench, predictions: list[str]) -> int:

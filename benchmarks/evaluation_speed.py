@@ -48,7 +48,8 @@ def main() -> None:
             seconds, replies = measure(recipe, model, tokenizer, features, padded)
             score = recipe.score(replies, made["reference"])["bleu"]
             print(
-                f"early_stopping={early:<5} {'unsorted, padded to 128' if padded else 'as the runner does it':<24} {seconds:6.2f} s   BLEU {score:.2f}"
+                f"early_stopping={early:<5} {'unsorted, padded to 128' if padded else 'as the runner does it':<24} "
+                f"{seconds:6.2f} s   BLEU {score:.2f}"
             )
 
 

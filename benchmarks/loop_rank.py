@@ -1,8 +1,8 @@
 """A rank that takes each optimizer step twice, by the runner's loop and by the bare loop, on the same batches.
 
-Started by `accelerate launch -m benchmarks.loop_rank RUN_DIR ANSWER EPOCHS` on a rendered run folder. The two take turns
-step by step, so that a machine that slows down slows both; milliseconds a step are the mean over an epoch, collating and
-logging included.
+Started by `accelerate launch -m benchmarks.loop_rank RUN_DIR ANSWER EPOCHS` on a rendered run folder. The two take
+turns step by step, so that a machine that slows down slows both; milliseconds a step are the mean over an epoch,
+collating and logging included.
 """
 
 from __future__ import annotations

@@ -100,11 +100,14 @@ class Bench:
         return done, json.loads((folder / "record.json").read_text())
 
     def launch(self, script: str, *arguments: str, ranks: int | None = None) -> tuple[Done, dict[str, Any]]:
-        """One run of a baseline script under `accelerate launch`; returns the finished command and the script's figures."""
+        """One run of a baseline script under `accelerate launch`; returns the finished command and the script's
+        figures.
+        """
         path = self.work / "figures.json"
         path.unlink(missing_ok=True)
         command = [*launch_command(ranks or self.ranks), str(BASELINE / script), *arguments, "--figures", str(path)]
-        # About one run in ten aborts in the libraries' clean-up, with all its work done: what counts is that it wrote its figures.
+        # About one run in ten aborts in the libraries' clean-up, with all its work done: what counts is that it wrote
+        # its figures.
         done = self.run(command, may_fail=True, DS_ACCELERATOR="cpu", OMP_NUM_THREADS=str(self.threads))
         if not path.exists():
             raise BenchmarkError(f"{shlex.join(command)} ended with {done.returncode}:\n{done.output[-3000:]}")

@@ -2,7 +2,8 @@
 
     python benchmarks/memory_classic.py --mrpc /path/to/mrpc/train.jsonl
 
-No GPU is needed. Prints the tables of benchmarks/memory_classic.md. Without `--mrpc` the longest row is taken to be 128 tokens (the task's limit).
+No GPU is needed. Prints the tables of benchmarks/memory_classic.md. Without `--mrpc` the longest row is taken to be 128
+tokens (the task's limit).
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ class Case:
 
 
 def row_lengths(path: Path) -> tuple[list[int], list[int]]:
-    """Tokens of each MRPC pair, special tokens included, by two stand-ins for DeBERTa's tokenizer (not available offline).
+    """Tokens of each MRPC pair, special tokens included, by two stand-ins for DeBERTa's tokenizer (not available
+    offline).
 
     First: words and punctuation marks, which no subword tokenizer undercuts much. Second: a 16,000-piece
     byte-level BPE trained on the same rows, which cuts rare words.
@@ -182,7 +184,8 @@ def main() -> None:
     for stand_in, lengths in (("words and punctuation", words), ("BPE of 16,000 pieces", pieces)):
         ordered = sorted(lengths)
         print(
-            f"- {stand_in}: mean {sum(lengths) / len(lengths):.0f}, 95th percentile {ordered[int(0.95 * len(ordered))]}, longest {ordered[-1]} tokens"
+            f"- {stand_in}: mean {sum(lengths) / len(lengths):.0f}, 95th percentile "
+            f"{ordered[int(0.95 * len(ordered))]}, longest {ordered[-1]} tokens"
         )
     print()
     print("\n".join(table(length)))

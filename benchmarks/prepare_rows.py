@@ -1,4 +1,6 @@
-"""`python -m benchmarks.prepare_rows DATA CACHE ANSWER`: tokenise a file as a run would; seconds and memory into ANSWER."""
+"""`python -m benchmarks.prepare_rows DATA CACHE ANSWER`: tokenise a file as a run would; seconds and memory into
+ANSWER.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Seconds that `report` takes for many records: `python benchmarks/report_records_benchmark.py [RECORDS]` (default 10,000).
+"""Seconds that `report` takes for many records: `python benchmarks/report_records_benchmark.py [RECORDS]` (default
+10,000).
 
 Writes the records into a temporary folder first; only reading, comparing and printing are timed.
 """

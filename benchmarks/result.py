@@ -16,7 +16,8 @@ class Figure:
         what: the row's text.
         unit: of the measurements.
         ours: measurements of the runner, in the order taken.
-        baseline: those of the plain script, each taken next to the one of the same index; empty where the target is absolute.
+        baseline: those of the plain script, each taken next to the one of the same index; empty where the target is
+            absolute.
         target: largest (or, with `more_is_better`, smallest) value that is good enough, of the ratio or of `ours`.
         more_is_better: the runner should have more than the baseline.
         part: which part of the benchmarks made it, for `--only`.

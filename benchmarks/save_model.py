@@ -1,4 +1,6 @@
-"""`python -m benchmarks.save_model MODEL RECIPE FOLDER`: a model of conf/model with its seeded random weights, and its tokenizer."""
+"""`python -m benchmarks.save_model MODEL RECIPE FOLDER`: a model of conf/model with its seeded random weights, and its
+tokenizer.
+"""
 
 from __future__ import annotations
 

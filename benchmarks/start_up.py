@@ -1,4 +1,6 @@
-"""Start-up: to the first optimizer step, a sweep's further cells, commands that start nothing, a second start on the same data."""
+"""Start-up: to the first optimizer step, a sweep's further cells, commands that start nothing, a second start on the
+same data.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,44 @@ def start_up(bench: Bench) -> list[Figure]:
     ]
     cells = _sweep_cells(bench, pairs)
     return [
-        Figure("start_up", f"command → first optimizer step, 2 ranks, ZeRO-2, {pairs.name}", "s", to_first, baseline, 0.5, part="start_up", commands=commands),
-        Figure("sweep_cell", "added start-up of a further cell of a sweep, against a separate launch", "s", cells, baseline[: len(cells)] or baseline, 0.15, part="start_up",
-               notes=["From the end of a cell's record to the first optimizer step of the next cell."]),
-        Figure("data_ready", "second start on the same data: tokenizer loaded, features mapped", "s", data, target=0.3, part="start_up"),
-        Figure("memory_tiny", f"peak resident memory of the largest rank, {pairs.name}", "MiB", memory, baseline_memory, 1.0, part="start_up"),
-    ]  # fmt: skip
+        Figure(
+            "start_up",
+            f"command → first optimizer step, 2 ranks, ZeRO-2, {pairs.name}",
+            "s",
+            to_first,
+            baseline,
+            0.5,
+            part="start_up",
+            commands=commands,
+        ),
+        Figure(
+            "sweep_cell",
+            "added start-up of a further cell of a sweep, against a separate launch",
+            "s",
+            cells,
+            baseline[: len(cells)] or baseline,
+            0.15,
+            part="start_up",
+            notes=["From the end of a cell's record to the first optimizer step of the next cell."],
+        ),
+        Figure(
+            "data_ready",
+            "second start on the same data: tokenizer loaded, features mapped",
+            "s",
+            data,
+            target=0.3,
+            part="start_up",
+        ),
+        Figure(
+            "memory_tiny",
+            f"peak resident memory of the largest rank, {pairs.name}",
+            "MiB",
+            memory,
+            baseline_memory,
+            1.0,
+            part="start_up",
+        ),
+    ]
 
 
 def _sweep_cells(bench: Bench, pairs: Pairs) -> list[float]:

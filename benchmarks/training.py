@@ -69,7 +69,8 @@ def _notes(pairs: Pairs, accuracy: tuple[list[float], list[float]]) -> list[str]
     notes = [f"Validation accuracy: runner {mean(accuracy[0]):.3f}, baseline {mean(accuracy[1]):.3f}."]
     if not pairs.real:
         notes.append(
-            "MRPC or MiniLM is not available: measured on the bundled, generated sample, where accuracy after one epoch says little."
+            "MRPC or MiniLM is not available: measured on the bundled, generated sample, where accuracy after one "
+            "epoch says little."
         )
     return notes
 

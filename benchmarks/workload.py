@@ -42,20 +42,33 @@ class Pairs:
     def runner(self) -> list[str]:
         """The runner's overrides."""
         return [
-            f"model={'minilm' if self.real else 'deberta_tiny'}", "dataset=files", "dataset.label_names=['0','1']",
-            f"model.path={self.model}", "model.init=pretrained", "model.tokenizer=null",
-            f"dataset.train={self.train}", f"dataset.validation={self.validation}",
-            f"train.micro_batch_size={self.batch}", f"train.eval_micro_batch_size={self.eval_batch}",
-            f"optimizer.lr={self.learning_rate}", f"optimizer.weight_decay={self.weight_decay}", "scheduler.warmup_steps=0",
+            f"model={'minilm' if self.real else 'deberta_tiny'}",
+            "dataset=files",
+            "dataset.label_names=['0','1']",
+            f"model.path={self.model}",
+            "model.init=pretrained",
+            "model.tokenizer=null",
+            f"dataset.train={self.train}",
+            f"dataset.validation={self.validation}",
+            f"train.micro_batch_size={self.batch}",
+            f"train.eval_micro_batch_size={self.eval_batch}",
+            f"optimizer.lr={self.learning_rate}",
+            f"optimizer.weight_decay={self.weight_decay}",
+            "scheduler.warmup_steps=0",
             "train.save_model=false",
-        ]  # fmt: skip
+        ]
 
     def script(self) -> list[str]:
         """The baseline script's arguments."""
         values = {
-            "model": self.model, "train_file": self.train, "validation_file": self.validation, "batch_size": self.batch,
-            "eval_batch_size": self.eval_batch, "learning_rate": self.learning_rate, "weight_decay": self.weight_decay,
-        }  # fmt: skip
+            "model": self.model,
+            "train_file": self.train,
+            "validation_file": self.validation,
+            "batch_size": self.batch,
+            "eval_batch_size": self.eval_batch,
+            "learning_rate": self.learning_rate,
+            "weight_decay": self.weight_decay,
+        }
         return [part for name, value in values.items() for part in (f"--{name}", str(value))]
 
 

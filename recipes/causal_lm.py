@@ -26,7 +26,8 @@ class CausalLanguageModel(recipe.Recipe):
         block_size: int = Field(128, ge=2, description="Tokens per block.")
         row_end: str | None = Field(
             None,
-            description="Text put after each row; null: a line feed for .txt files, whose lines are read without theirs, else nothing.",
+            description="Text put after each row; null: a line feed for .txt files, whose lines are read without "
+            "theirs, else nothing.",
         )
 
     auto_class = "AutoModelForCausalLM"
@@ -69,7 +70,8 @@ class CausalLanguageModel(recipe.Recipe):
         """How many tokens there were, and how many of them the tail lost."""
         size = self.options.block_size
         return [
-            f"{self._tokens:,} tokens make {self._tokens // size:,} blocks of {size}; the last {self._tokens % size} tokens fill no block and are left out"
+            f"{self._tokens:,} tokens make {self._tokens // size:,} blocks of {size}; the last {self._tokens % size} "
+            "tokens fill no block and are left out"
         ]
 
     def items(self, features: dict[str, Any]) -> int:

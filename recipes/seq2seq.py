@@ -27,11 +27,13 @@ class Seq2Seq(recipe.Recipe):
         source_prefix: str = Field("chatbot: ", description="Text before every source; it is never cut.")
         turn_separator: str = Field(
             " </s> <s> ",
-            description="What stands between the turns of a source; \\n for one turn a line, empty for a source without turns.",
+            description="What stands between the turns of a source; \\n for one turn a line, empty for a source "
+            "without turns.",
         )
         context_line: bool = Field(
             True,
-            description="Whether the first of several turns is context (a persona, a scene): it stays where it fits when old turns are dropped.",
+            description="Whether the first of several turns is context (a persona, a scene): it stays where it fits "
+            "when old turns are dropped.",
         )
         max_source_length: int = Field(
             128, ge=8, description="Longest source, prefix included; longer dialogues lose their oldest turns."
@@ -50,7 +52,8 @@ class Seq2Seq(recipe.Recipe):
         )
         early_stopping: bool = Field(
             False,
-            description="End a row's search at the first `num_beams` complete replies: faster, and sometimes another reply.",
+            description="End a row's search at the first `num_beams` complete replies: faster, and sometimes another "
+            "reply.",
         )
 
         @field_validator("turn_separator")
@@ -109,9 +112,13 @@ class Seq2Seq(recipe.Recipe):
         """Which sources and targets were cut, and by how much."""
         notes, targets = self._sources.note(self.options.max_source_length), self._targets
         if targets.rows_cut:
-            which = f"{targets.rows_cut:,} of {targets.rows:,} targets were longer than {self.options.max_target_length} tokens"
+            which = (
+                f"{targets.rows_cut:,} of {targets.rows:,} targets were longer than "
+                f"{self.options.max_target_length} tokens"
+            )
             notes.append(
-                f"{which} (on average by {targets.tokens_cut / targets.rows_cut:.1f}) and lost their end in training; BLEU sees them whole"
+                f"{which} (on average by {targets.tokens_cut / targets.rows_cut:.1f}) and lost their end in training; "
+                "BLEU sees them whole"
             )
         return notes
 

@@ -23,7 +23,8 @@ class TextClassification(recipe.Recipe):
         max_length: int = Field(
             128,
             ge=8,
-            description="Longest input in tokens, special tokens included; longer pairs lose the end of their longer text.",
+            description="Longest input in tokens, special tokens included; longer pairs lose the end of their longer "
+            "text.",
         )
 
     auto_class = "AutoModelForSequenceClassification"

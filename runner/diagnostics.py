@@ -102,7 +102,10 @@ def _conflicts(package: str) -> Iterator[str]:
             continue
         version = version_of(requirement.name)
         if version and not requirement.specifier.contains(version, prereleases=True):
-            yield f"{package} {version_of(package)} asks for {requirement.name}{requirement.specifier}, {version} is installed"
+            yield (
+                f"{package} {version_of(package)} asks for {requirement.name}{requirement.specifier}, {version} is "
+                "installed"
+            )
 
 
 def torch_cuda() -> str | None:

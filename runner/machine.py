@@ -66,8 +66,8 @@ def _host_memory_bytes() -> int:
 
 
 def visible_devices(gpu_ids: str = "all") -> list[Device]:
-    """GPUs a run may use: those in CUDA_VISIBLE_DEVICES (set but empty means none), then those in `gpu_ids`; in the order
-    in which they are named there, which is the order of the ranks.
+    """GPUs a run may use: those in CUDA_VISIBLE_DEVICES (set but empty means none), then those in `gpu_ids`; in the
+    order in which they are named there, which is the order of the ranks.
     """
     devices = list(installed_devices())
     for chosen in (os.environ.get("CUDA_VISIBLE_DEVICES"), None if gpu_ids == "all" else gpu_ids):
@@ -78,7 +78,9 @@ def visible_devices(gpu_ids: str = "all") -> list[Device]:
 
 
 def _named(devices: list[Device], part: str) -> list[Device]:
-    """The device that a part of CUDA_VISIBLE_DEVICES means: its index, the beginning of its UUID, or a slice's (MIG) UUID."""
+    """The device that a part of CUDA_VISIBLE_DEVICES means: its index, the beginning of its UUID, or a slice's (MIG)
+    UUID.
+    """
     if part.startswith("MIG-"):
         return _slice(devices, part)
     return [

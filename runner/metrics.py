@@ -113,7 +113,10 @@ def corpus_bleu(predictions: list[str], references: list[str]) -> dict[str, floa
 
 
 def import_libraries(names: Iterable[str]) -> None:
-    """Import what these metrics need (0.4 s and more), so that no evaluation's time has it in it. Names of a user's own mean nothing here."""
+    """Import what these metrics need (0.4 s and more), so that no evaluation's time has it in it.
+
+    Names of a user's own mean nothing here.
+    """
     for name, build in {
         "f1": _classification_metric,
         "accuracy": _classification_metric,

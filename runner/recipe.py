@@ -64,7 +64,9 @@ class Recipe:
         return self.config.dataset.columns.get(name, name)
 
     def values(self, rows: dict[str, list[Any]], name: str) -> list[Any]:
-        """What some rows hold in the column the recipe calls `name`; None for each where the data set has no such column."""
+        """What some rows hold in the column the recipe calls `name`; None for each where the data set has no such
+        column.
+        """
         column = self.column(name)
         if column is not None and column in rows:
             return rows[column]

@@ -163,7 +163,8 @@ def prepare(
     _tidy(found, say)
     if found.chosen is not None and compatibility.needs_conversion(config, found.chosen.manifest):
         say(
-            f"converting {found.chosen.path.name} from {found.chosen.manifest.world_size} to {plan.world_size(config)} ranks"
+            f"converting {found.chosen.path.name} from {found.chosen.manifest.world_size} to "
+            f"{plan.world_size(config)} ranks"
         )
         convert(found.chosen, run_dir / rundir.LOGS / "conversion.log", stop_asked)
     recipe = load_recipe(config)
@@ -183,7 +184,9 @@ def _total_steps(found: Found) -> int | None:
 
 
 def wait_for_orphans(run_dir: Path, say: Callable[[str], None]) -> None:
-    """Ranks of a runner that was killed end by themselves; say so when they do not at once, refuse when they never do."""
+    """Ranks of a runner that was killed end by themselves; say so when they do not at once, refuse
+    when they never do.
+    """
     until, reported = time.monotonic() + ORPHANS_SECONDS, False
     while orphans := _orphans(run_dir):
         if not reported:
@@ -228,7 +231,10 @@ def _tidy(found: Found, say: Callable[[str], None]) -> None:
 
 
 def _render_anew(run_dir: Path, config: RunConfig) -> None:
-    """The files of the run, for the changes and for where the folder lies now. A DeepSpeed JSON keeps what it says but the batch and whether memory is pinned."""
+    """The files of the run, for the changes and for where the folder lies now.
+
+    A DeepSpeed JSON keeps what it says but the batch and whether memory is pinned.
+    """
     rundir.write_config(run_dir, config)
     write_atomically(
         run_dir / rundir.ACCELERATE_FILE, yaml.safe_dump(render.accelerate_config(config, run_dir), allow_unicode=True)
@@ -286,8 +292,8 @@ def _open_attempt(found: Found, arguments: list[str], started_monotonic: float) 
 
 
 def _close_killed(found: Found) -> None:
-    """An attempt that never said how it ended: its runner was killed. Its length is not known exactly; up to its last write
-    it is, so this comes before anything is removed from the folder or written to it.
+    """An attempt that never said how it ended: its runner was killed. Its length is not known exactly; up to its last
+    write it is, so this comes before anything is removed from the folder or written to it.
     """
     run_dir, data = found.run_dir, found.record.data
     attempts = data.setdefault("attempts", [])

@@ -65,7 +65,10 @@ def name_problems(name: str, root: Path) -> list[Problem]:
     if not _usable(name):
         better = re.sub(r"\W+", "_", name.strip()).strip("_").lower()
         better = better if _usable(better) else "my_task"
-        rule = f"a recipe's name must be a Python identifier: letters, digits and _, a letter first, no keyword, at most {LONGEST_NAME} characters"
+        rule = (
+            "a recipe's name must be a Python identifier: letters, digits and _, a letter first, no keyword, at "
+            f"most {LONGEST_NAME} characters"
+        )
         return [Problem(f"new {name}", None, rule, f"for example {better}")]
     if name in option_files("recipe"):
         return [

@@ -88,7 +88,9 @@ def command(
 
 @pytest.fixture
 def run_cli(tmp_path: Path) -> Any:
-    """`run_cli(*overrides, cwd=…, timeout=…, env=…, run_dir=…)` → Result; the run folder is tmp_path/run unless given."""
+    """`run_cli(*overrides, cwd=…, timeout=…, env=…, run_dir=…)` → Result; the run folder is
+    tmp_path/run unless given.
+    """
 
     def run(*arguments: str, run_dir: Path | None = None, **options: Any) -> Result:
         return command(*arguments, run_dir=run_dir or tmp_path / "run", **options)

@@ -105,7 +105,10 @@ def _length(before: RunConfig, after: RunConfig, key: str, rows: int | None, don
     if new < done:
         return [Problem(key, value, f"the checkpoint has {done} optimizer steps, this means {new}", "leave it out")]
     if old != new and after.scheduler.name != "constant":
-        why = f"scheduler={after.scheduler.name} was planned over {old} optimizer steps, not {new}: the steps so far would have had other learning rates"
+        why = (
+            f"scheduler={after.scheduler.name} was planned over {old} optimizer steps, not {new}: the steps so far "
+            "would have had other learning rates"
+        )
         return [Problem(key, value, why, "leave it out, or start a new run (scheduler=constant could be prolonged)")]
     return []
 
@@ -129,7 +132,10 @@ def keep_global_batch(before: RunConfig, after: RunConfig, typed: frozenset[str]
             ]
         train.micro_batch_size, train.gradient_accumulation_steps = fitting
     if plan.global_batch_size(after) != wanted:
-        product = f"{train.micro_batch_size} × {train.gradient_accumulation_steps} accumulated × {ranks} ranks = {plan.global_batch_size(after)}"
+        product = (
+            f"{train.micro_batch_size} × {train.gradient_accumulation_steps} accumulated × {ranks} ranks = "
+            f"{plan.global_batch_size(after)}"
+        )
         why = f"the run's global batch is {wanted} rows, this would be {product}"
         return [
             Problem(
@@ -143,7 +149,9 @@ def keep_global_batch(before: RunConfig, after: RunConfig, typed: frozenset[str]
 
 
 def _split(wanted: int, ranks: int, largest_micro_batch: int) -> tuple[int, int] | None:
-    """Micro batch and accumulation with micro × accumulation × ranks = wanted, the micro batch as large as it was allowed to be."""
+    """Micro batch and accumulation with micro × accumulation × ranks = wanted, the micro batch as large as it was
+    allowed to be.
+    """
     if wanted % ranks:
         return None
     per_rank = wanted // ranks

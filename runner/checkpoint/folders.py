@@ -42,7 +42,9 @@ def name_of(step: int, evaluated: bool = False) -> str:
 
 
 def checkpoints(run_dir: Path) -> list[Checkpoint]:
-    """All folders with a checkpoint's name, newest first: by number, not by text; of one step the evaluated one first."""
+    """All folders with a checkpoint's name, newest first: by number, not by text; of one step the
+    evaluated one first.
+    """
     found = []
     for path in (run_dir / CHECKPOINTS).glob("step_*"):
         match = _NAME.fullmatch(path.name)

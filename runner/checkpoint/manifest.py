@@ -1,6 +1,7 @@
 """`manifest.json` of a checkpoint: where the run stood, how it ran, and every file with its size and checksum.
 
-It is written last, so a folder without one is torn; a file that is missing, shorter or changed is found before anything is loaded.
+It is written last, so a folder without one is torn; a file that is missing, shorter or changed is found before anything
+is loaded.
 """
 
 from __future__ import annotations

@@ -98,7 +98,10 @@ def _workload(overrides: list[str], asked_for_gpu: bool) -> Workload:
 
 
 def _never_runs(config: RunConfig) -> list[errors.Problem]:
-    """What no machine could run. What only this one lacks (devices, formats, ranks, a network, weights) may be asked about."""
+    """What no machine could run.
+
+    What only this one lacks (devices, formats, ranks, a network, weights) may be asked about.
+    """
     from runner.preflight.assets import no_model_folder
     from runner.preflight.contradictions import never_together, wrong_family
     from runner.preflight.model_config import check_architecture, check_bundled_tokenizer
@@ -128,7 +131,8 @@ def _device_bytes(workload: Workload) -> int | None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m runner estimate",
-        description="Memory per rank and per host, before anything is started. Other arguments are overrides, as for a run.",
+        description="Memory per rank and per host, before anything is started. Other arguments are overrides, as for "
+        "a run.",
         allow_abbrev=False,
     )
     parser.add_argument(

@@ -141,7 +141,8 @@ def _tell(
     trial_log = write_trial_log(trial_runner.folder, trial_runner.budget, trials, result)
     speed = f", {best.samples_per_second:.1f} samples/s on the longest rows" if best.samples_per_second else ""
     console.print(
-        f"fits       {best.method}, micro batch {best.micro_batch_size} × {best.gradient_accumulation_steps} accumulated{speed}",
+        f"fits       {best.method}, micro batch {best.micro_batch_size} × {best.gradient_accumulation_steps} "
+        f"accumulated{speed}",
         highlight=False,
         markup=False,
     )
@@ -158,4 +159,7 @@ def _tell(
 def _comment(composed: Composed, best: Trial, budget: MemoryBudget) -> str:
     used = f"{(best.measured_bytes or 0) / 2**20:.0f} of {budget.bytes / 2**20:.0f} MiB a rank"
     command = f"Found by `python -m runner fit {' '.join(composed.overrides)}`:"
-    return f"{command}\n{used} ({budget.source.rstrip(',')}), a few optimizer steps on the longest rows and the longest evaluation batch."
+    return (
+        f"{command}\n{used} ({budget.source.rstrip(',')}), a few optimizer steps on the longest rows and the "
+        "longest evaluation batch."
+    )

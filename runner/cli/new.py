@@ -63,7 +63,8 @@ def next_steps(name: str, source: Template, root: Path, code: Path, settings: Pa
         "Edit next:",
         f"  {code.name}: `columns` (what it reads), `features` (how a row becomes tokens), `score` (how it is judged)",
         f"  {settings.name}: the model (defaults list), `metric_for_best`, values such as train.epochs or optimizer.lr",
-        f"  your data: dataset=files dataset.train=FILE dataset.validation=FILE dataset.columns.{_first_column(code)}=YOUR_COLUMN",
+        "  your data: dataset=files dataset.train=FILE dataset.validation=FILE "
+        f"dataset.columns.{_first_column(code)}=YOUR_COLUMN",
     ]
 
 

@@ -15,7 +15,9 @@ Compose, check and launch one run, time it and record it; without overrides the 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compose, then run; returns the exit status. What a run needs is imported when its request has been read: a typo is reported sooner."""
+    """Compose, then run; returns the exit status. What a run needs is imported when its request has been read: a typo
+    is reported sooner.
+    """
     started = time.monotonic()
     if (
         "-m" in arguments

@@ -1,4 +1,6 @@
-"""Standard output and error as a command finds them: closed, full, without a reader, in an encoding that lacks characters."""
+"""Standard output and error as a command finds them: closed, full, without a reader, in an encoding that lacks
+characters.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from typing import Any
 
 
 def open_streams() -> None:
-    """Make both streams usable, once, at the entry: closed ones lead nowhere, and what a terminal cannot show is replaced."""
+    """Make both streams usable, once, at the entry: closed ones lead nowhere, and what a terminal cannot show is
+    replaced.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by the shell: `>&-`
@@ -22,7 +26,9 @@ def open_streams() -> None:
 
 
 def give_up_output() -> None:
-    """From now on standard output leads nowhere; what Python's buffer still holds goes there too, instead of failing at exit."""
+    """From now on standard output leads nowhere; what Python's buffer still holds goes there too, instead of failing at
+    exit.
+    """
     with contextlib.suppress(OSError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1)

@@ -70,18 +70,21 @@ def plan_lines(checked: Checked) -> list[str]:
     sample = " (GENERATED sample, not a benchmark)" if config.dataset.generated else ""
     lines = [
         f"run        {checked.run_dir}",
-        f"model      {config.model.name} ({'random weights' if config.model.init == 'random' else 'pretrained: ' + str(config.model.path or config.model.hub_id)})",
+        f"model      {config.model.name} ({_weights(config)})",
         f"data       {config.dataset.name}{sample}"
         + "".join(f", {split} {rows} rows" for split, rows in config.dataset.rows.items()),
-        f"method     {plan.method(config)}, {ranks} {config.launcher.device} rank{'s' if ranks > 1 else ''}, {config.precision.name}, {config.launcher.omp_num_threads} threads each",
+        f"method     {plan.method(config)}, {ranks} {config.launcher.device} rank{'s' if ranks > 1 else ''}, "
+        f"{config.precision.name}, {config.launcher.omp_num_threads} threads each",
         f"devices    {placement(config)}",
     ]
     if config.mode == "train":
         words = schedule_words(checked.user_json, config, checked.total_steps)
         lines += [
-            f"batch      {train.micro_batch_size} × {train.gradient_accumulation_steps} accumulated × {ranks} ranks = {plan.global_batch_size(config)}; {steps}",
+            f"batch      {train.micro_batch_size} × {train.gradient_accumulation_steps} accumulated × {ranks} ranks = "
+            f"{plan.global_batch_size(config)}; {steps}",
             f"optimizer  {_optimizer_line(checked)}",
-            f"schedule   {config.scheduler.name}, {config.scheduler.warmup_steps} warm-up steps{words}, owned by {_owner(config, config.scheduler.owner)}",
+            f"schedule   {config.scheduler.name}, {config.scheduler.warmup_steps} warm-up steps{words}, owned by "
+            f"{_owner(config, config.scheduler.owner)}",
         ]
     return lines
 
@@ -93,7 +96,16 @@ def _optimizer_line(checked: Checked) -> str:
     else:
         name = "DeepSpeedCPUAdam" if plan.on_cpu_adam(config) else "torch AdamW"
     name += " (offloaded states)" if plan.on_cpu_adam(config) else ""
-    return f"{name}, lr {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}, owned by {_owner(config, optimizer.owner)}"
+    return (
+        f"{name}, lr {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}, owned by "
+        f"{_owner(config, optimizer.owner)}"
+    )
+
+
+def _weights(config: RunConfig) -> str:
+    if config.model.init == "random":
+        return "random weights"
+    return f"pretrained: {config.model.path or config.model.hub_id}"
 
 
 def _owner(config: RunConfig, owner: str) -> str:

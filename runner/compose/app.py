@@ -158,7 +158,9 @@ def start() -> None:
 
 
 def usable_overrides(arguments: list[str]) -> tuple[list[Override], list[Problem]]:
-    """The overrides that can be read and whose names exist, and what is wrong with the others and with the files they choose."""
+    """The overrides that can be read and whose names exist, and what is wrong with the others and with the files they
+    choose.
+    """
     parsed, problems = typed_overrides.readable_overrides(arguments)
     groups, keys = group_options(), key_names()
     problems += typed_overrides.check_names(parsed, groups, is_key, keys) + hidden_user_options()
@@ -228,7 +230,8 @@ def _hydra_compose(overrides: list[str]) -> DictConfig:
 
 @contextlib.contextmanager
 def composing() -> Iterator[None]:
-    """Whatever Hydra and OmegaConf die of while they compose is a mistake in the request: only overrides and YAML files go in.
+    """Whatever Hydra and OmegaConf die of while they compose is a mistake in the request: only overrides and YAML files
+    go in.
 
     Raises:
         RequestError: with their own words.

@@ -1,4 +1,5 @@
-"""Hydra's sweep machinery with our cells: a sweeper says which overrides, the launcher composes them all, then hands them on.
+"""Hydra's sweep machinery with our cells: a sweeper says which overrides, the launcher composes them all, then hands
+them on.
 
 Any of Hydra's sweepers can drive it (the product of values by default, Optuna by `hydra/sweeper=optuna`):
 what reaches a sweeper from here is one number a cell, the recipe's metric.
@@ -213,7 +214,9 @@ def _job_return(cell: ComposedCell, value: float | None) -> JobReturn:
 
 
 class ProductSweeper(Sweeper):
-    """Every combination of the values, as Hydra's own, but a combination that cannot be composed is left to its cell."""
+    """Every combination of the values, as Hydra's own, but a combination that cannot be composed is
+    left to its cell.
+    """
 
     __module__ = _PLUGIN_PACKAGE
 
@@ -239,7 +242,9 @@ class ProductSweeper(Sweeper):
 
 
 def _register() -> None:
-    """Our launcher and sweeper in the place of Hydra's `basic` ones, so that choosing another one needs nothing undone."""
+    """Our launcher and sweeper in the place of Hydra's `basic` ones, so that choosing another one
+    needs nothing undone.
+    """
     sys.modules[_PLUGIN_PACKAGE] = sys.modules[__name__]
     for group, plugin, settings in (
         ("hydra/launcher", CellsLauncher, {}),

@@ -56,7 +56,8 @@ def to_run_config(tree: DictConfig, unset: Collection[str] = ()) -> RunConfig:
         unset: keys that a chosen option marks with `???` and nobody gave a value.
 
     Raises:
-        RequestError: listing every missing value, unresolvable reference, unknown key, wrong type and value out of range.
+        RequestError: listing every missing value, unresolvable reference, unknown key, wrong type and value out of
+            range.
     """
     problems = [Problem(key, "???", "this value must be given", f"add {key}=VALUE") for key in unset] + broken_nodes(
         tree, ""

@@ -63,7 +63,9 @@ class ConfigClass:
         return not self.complete or key in self.types or key in self.aliases or key in self.read
 
     def holds(self, key: str, value: Any) -> bool:
-        """Whether the key's annotation allows the value; transformers is strict: no text for a number, no bool for an int."""
+        """Whether the key's annotation allows the value; transformers is strict: no text for a number, no bool for an
+        int.
+        """
         allowed = self.types.get(self.aliases.get(key, key), ())
         if not allowed:
             return True

@@ -99,7 +99,8 @@ def _contradiction(config: RunConfig, ranks: int) -> Problem:
     return Problem(
         "train.global_batch_size",
         train.global_batch_size,
-        f"but train.micro_batch_size={train.micro_batch_size} × train.gradient_accumulation_steps={train.gradient_accumulation_steps} × {ranks} ranks = {product}",
+        f"but train.micro_batch_size={train.micro_batch_size} × "
+        f"train.gradient_accumulation_steps={train.gradient_accumulation_steps} × {ranks} ranks = {product}",
         f"use train.global_batch_size={product} or leave train.gradient_accumulation_steps out",
     )
 

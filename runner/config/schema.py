@@ -49,7 +49,9 @@ def no_truth_value(value: Any) -> Any:
 
 
 def integer_text(value: Any) -> Any:
-    """An integer where text is meant is that text: YAML and Hydra read `note=42` and `launcher.gpu_ids=0` as numbers."""
+    """An integer where text is meant is that text: YAML and Hydra read `note=42` and
+    `launcher.gpu_ids=0` as numbers.
+    """
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -102,7 +104,8 @@ class RecipeConfig(Section):
     greater_is_better: bool = Field(True, description="Whether a larger value of `metric_for_best` is better.")
     batch_by_launcher: dict[str, dict[str, Count]] = Field(
         {},
-        description="Micro batch sizes by launcher, for recipes whose classic settings differ between DDP and DeepSpeed.",
+        description="Micro batch sizes by launcher, for recipes whose classic settings differ between DDP and "
+        "DeepSpeed.",
     )
 
 
@@ -118,14 +121,16 @@ class ModelConfig(Section):
     )
     init: Literal["pretrained", "random"] = Field(
         "pretrained",
-        description="pretrained loads weights; random builds the model from `model.config` (or the folder's config.json).",
+        description="pretrained loads weights; random builds the model from `model.config` (or the folder's "
+        "config.json).",
     )
     tokenizer: Text | None = Field(
         None, description="Tokenizer folder or hub name; null means the model's own; `bundled:NAME` a bundled one."
     )
     config: Open = Field(
         {},
-        description="Architecture facts in the words of the transformers config class; used for `init=random` and for memory estimates.",
+        description="Architecture facts in the words of the transformers config class; used for `init=random` and for "
+        "memory estimates.",
     )
     fp16_overflows: bool = Field(False, description="Whether the model is known to give NaN in fp16 (T5).")
     gated: bool = Field(False, description="Whether the hub asks for a token and an accepted licence.")
@@ -210,7 +215,8 @@ class OptimizerConfig(Section):
     name: Literal["adamw"] = Field("adamw", description="AdamW with decoupled weight decay.")
     owner: Owner = Field(
         "auto",
-        description="deepspeed: the block stands in the DeepSpeed JSON and ranks build DummyOptim; client: a torch optimizer; auto: deepspeed under DeepSpeed.",
+        description="deepspeed: the block stands in the DeepSpeed JSON and ranks build DummyOptim; client: a torch "
+        "optimizer; auto: deepspeed under DeepSpeed.",
     )
     lr: Float = Field(2.0e-5, gt=0.0, description="Peak learning rate.")
     betas: tuple[DecayRate, DecayRate] = Field(
@@ -222,7 +228,8 @@ class OptimizerConfig(Section):
     )
     fused: bool | Literal["auto"] = Field(
         "auto",
-        description="torch's fused kernel: one pass over the optimizer states instead of about ten, no temporary copies; auto: on CPU.",
+        description="torch's fused kernel: one pass over the optimizer states instead of about ten, no temporary "
+        "copies; auto: on CPU.",
     )
 
 
@@ -234,7 +241,8 @@ class SchedulerConfig(Section):
     )
     owner: Owner = Field(
         "auto",
-        description="deepspeed: a scheduler block in the JSON and DummyScheduler; client: a torch LambdaLR; auto: deepspeed where its formula is the same.",
+        description="deepspeed: a scheduler block in the JSON and DummyScheduler; client: a torch LambdaLR; auto: "
+        "deepspeed where its formula is the same.",
     )
     warmup_steps: Int = Field(0, ge=0, description="Optimizer steps of linear warm-up from 0.")
 
@@ -244,7 +252,8 @@ class PrecisionConfig(Section):
 
     name: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto",
-        description="auto: bf16 where the GPU has it, fp16 on older GPUs (fp32 for models that overflow in it), fp32 on CPU.",
+        description="auto: bf16 where the GPU has it, fp16 on older GPUs (fp32 for models that overflow in it), fp32 "
+        "on CPU.",
     )
     loss_scale: Float | None = Field(None, ge=0.0, description="fp16 only: fixed loss scale; 0 is dynamic.")
     initial_scale_power: Int | None = Field(
@@ -275,7 +284,8 @@ class ZeroConfig(Section):
     )
     partition_at_load: bool = Field(
         False,
-        description="Stage 3: partition parameters while the model is built, for models too large for one host per rank; new weights (a task head) then differ from other launchers'.",
+        description="Stage 3: partition parameters while the model is built, for models too large for one host per "
+        "rank; new weights (a task head) then differ from other launchers'.",
     )
     stage3_max_reuse_distance: Int = Field(
         1_000_000_000, ge=1, description="Stage 3: a parameter used again within this many elements is kept."
@@ -293,7 +303,8 @@ class OffloadConfig(Section):
     buffer_count: Int = Field(5, ge=1, description="nvme only: buffers in the pool.")
     force_cpu_adam: bool = Field(
         True,
-        description="Use DeepSpeed's compiled CPU Adam with an offloaded optimizer; false keeps torch's (slower, nothing to compile).",
+        description="Use DeepSpeed's compiled CPU Adam with an offloaded optimizer; false keeps torch's (slower, "
+        "nothing to compile).",
     )
 
 
@@ -318,11 +329,13 @@ class LauncherConfig(Section):
     )
     config_file: Text | None = Field(
         None,
-        description="A DeepSpeed JSON of yours; what it leaves open is filled from the configuration, contradictions are errors.",
+        description="A DeepSpeed JSON of yours; what it leaves open is filled from the configuration, contradictions "
+        "are errors.",
     )
     start_method: Literal["auto", "fork", "spawn"] = Field(
         "auto",
-        description="fork: ranks start from a parent that has imported the libraries (CPU only); spawn: fresh interpreters.",
+        description="fork: ranks start from a parent that has imported the libraries (CPU only); spawn: fresh "
+        "interpreters.",
     )
     max_restarts: Int = Field(
         0, ge=0, description="Times all ranks are started again from the last checkpoint after one failed."
@@ -347,11 +360,13 @@ class CheckpointConfig(Section):
     keep_best: bool = Field(False, description="Also keep the checkpoint with the best metric.")
     check_space: bool = Field(
         True,
-        description="Refuse to start where checkpoints, final model and download are predicted not to fit on their disks; false: only warn.",
+        description="Refuse to start where checkpoints, final model and download are predicted not to fit on their "
+        "disks; false: only warn.",
     )
     required: bool = Field(
         False,
-        description="A checkpoint that cannot be written ends the run as failed; false: a warning, and the run continues.",
+        description="A checkpoint that cannot be written ends the run as failed; false: a warning, and the run "
+        "continues.",
     )
     on_preemption: bool = Field(
         True, description="Checkpoint when SIGTERM, SIGUSR1, SIGHUP or Ctrl-C asks the run to end."
@@ -376,13 +391,15 @@ class SweepConfig(Section):
 
     rerun: Literal["missing", "failed", "all"] = Field(
         "missing",
-        description="missing: cells without a completed record; failed: of those, only cells that have run before; all: every cell again.",
+        description="missing: cells without a completed record; failed: of those, only cells that have run before; "
+        "all: every cell again.",
     )
     repeats: Int = Field(1, ge=1, description="Runs of every cell, with seeds seed, seed + 1, …")
     on_error: Literal["continue", "stop"] = Field("continue", description="What happens after a failed cell.")
     largest_batch: bool = Field(
         False,
-        description="After the cells as configured, run each once more at the largest micro batch that `fit` finds for it.",
+        description="After the cells as configured, run each once more at the largest micro batch that `fit` finds "
+        "for it.",
     )
 
 
@@ -408,6 +425,7 @@ class RunConfig(Section):
     )
     cache_dir: Text | None = Field(
         None,
-        description="Folder for everything that is cached: hub files, tokenised data, compiled ops; null: each library's default.",
+        description="Folder for everything that is cached: hub files, tokenised data, compiled ops; null: each "
+        "library's default.",
     )
     note: Text = Field("", description="Free text kept in the record.")

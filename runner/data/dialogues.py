@@ -59,7 +59,8 @@ class CutCounts:
         if not self.rows_cut:
             return []
         line = (
-            f"{self.rows_cut:,} of {self.rows:,} dialogues were longer than {max_length} tokens (on average by {self.tokens_cut / self.rows_cut:.1f}) "
+            f"{self.rows_cut:,} of {self.rows:,} dialogues were longer than {max_length} tokens (on average by "
+            f"{self.tokens_cut / self.rows_cut:.1f}) "
             f"and lost their oldest turns: {self.turns_dropped / self.rows_cut:.2f} turns dropped on average"
         )
         if self.contexts_dropped:
@@ -104,7 +105,9 @@ class DialogueFitter:
         return ids
 
     def _shorten(self, dialogues: list[Dialogue]) -> list[tuple[str, list[int]]]:
-        """For each dialogue the longest form that fits: with its context, else without, else a part of its newest turn."""
+        """For each dialogue the longest form that fits: with its context, else without, else a part
+        of its newest turn.
+        """
         with_context = self._least_dropped(dialogues, lambda dialogue, dropped: dialogue.text(self._prefix, dropped))
         rest = [dialogue for dialogue, dropped in zip(dialogues, with_context, strict=True) if dropped is None]
         without = iter(
@@ -128,7 +131,9 @@ class DialogueFitter:
         ]
 
     def _least_dropped(self, dialogues: list[Dialogue], text: Callable[[Dialogue, int], str]) -> list[int | None]:
-        """Fewest oldest turns to drop so that each dialogue fits, by bisection over all rows at once; None where even the newest does not."""
+        """Fewest oldest turns to drop so that each dialogue fits, by bisection over all rows at once; None where even
+        the newest does not.
+        """
         low, high = [0] * len(dialogues), [len(dialogue.turns) for dialogue in dialogues]
         while searched := [index for index in range(len(dialogues)) if low[index] < high[index]]:
             middle = {index: (low[index] + high[index]) // 2 for index in searched}
@@ -148,7 +153,8 @@ class DialogueFitter:
         available = self._max_length - kept
         if available < 2:
             raise ValueError(
-                f"task.source_prefix={self._prefix!r} has {kept} tokens and leaves none of task.max_source_length={self._max_length}"
+                f"task.source_prefix={self._prefix!r} has {kept} tokens and leaves none of "
+                f"task.max_source_length={self._max_length}"
             )
         shorter = ids[:kept] + ids[len(ids) - available :]
         return self._tokenizer.decode(shorter, skip_special_tokens=True), shorter

@@ -61,7 +61,10 @@ class PreparedSplit:
         return self._picked(indices).to_pylist()
 
     def _picked(self, indices: list[int]) -> pa.Table:
-        """Some rows as a table of one-row slices. Arrow's own `take` copies the whole table first, as soon as it has several blocks."""
+        """Some rows as a table of one-row slices.
+
+        Arrow's own `take` copies the whole table first, as soon as it has several blocks.
+        """
         blocks = np.searchsorted(self._starts, indices, side="right") - 1
         places = zip(blocks.tolist(), indices, strict=True)
         return pa.Table.from_batches(

@@ -43,7 +43,8 @@ def find_largest(
     def attempt(rows: int) -> Trial:
         predicted = prediction.bytes(config, rows)
         trial = trial_runner.trial(candidate, composed, rows, accumulation, predicted)
-        # A recipe that cuts blocks knows how many there are only when the data is prepared; no batch had more rows than that.
+        # A recipe that cuts blocks knows how many there are only when the data is prepared; no batch had more rows than
+        # that.
         held = min(rows, max(1, trial.train_rows // plan.world_size(config))) if trial.train_rows else rows
         trial = replace(trial, micro_batch_size=held)
         if trial.ran and trial.measured_bytes:
@@ -116,7 +117,9 @@ def _predicted_rows(config: RunConfig, prediction: Prediction, budget: int, low:
 
 
 def largest_true(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest number in [low, high] for which a condition holds that ends somewhere and does not come back; `low` when none does."""
+    """The largest number in [low, high] for which a condition holds that ends somewhere and does not come back; `low`
+    when none does.
+    """
     reach = 1
     while low + reach <= high and holds(low + reach):
         low, reach = low + reach, reach * 2

@@ -1,4 +1,6 @@
-"""The search space at constant global batch: every way to save memory, predicted first, then tried; the fastest that ran wins."""
+"""The search space at constant global batch: every way to save memory, predicted first, then tried; the fastest that
+ran wins.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The result: the fastest trial that ran with its candidate, and the whole trial log; an error that is not about memory."""
+    """The result: the fastest trial that ran with its candidate, and the whole trial log; an error that is not about
+    memory.
+    """
 
     best: Trial | None
     candidate: Candidate | None
@@ -130,7 +134,10 @@ def _not_worth_a_trial(
     trial_runner: TrialRunner,
     known: bool,
 ) -> Trial | None:
-    """A trial-log line for a candidate that needs no trial, or None. Before the first trial predictions are too rough to skip by."""
+    """A trial-log line for a candidate that needs no trial, or None.
+
+    Before the first trial predictions are too rough to skip by.
+    """
     own = candidate.apply(config)
     smallest = prediction.bytes(own, sizes[-1])
     if candidate.offload and config.launcher.device == "cpu":

@@ -215,7 +215,9 @@ def _status(ended: Ended, guard: GuardedHost, measured: int, limit: int | None) 
 
 
 def _samples_per_second(record: dict[str, Any], run_dir: Path) -> float | None:
-    """Global batch / median seconds of an optimizer step, over steps with a whole batch; the first one only where there is no other."""
+    """Global batch / median seconds of an optimizer step, over steps with a whole batch; the first one only where there
+    is no other.
+    """
     rows, batch = record["data"]["train"]["rows"], record["global_batch_size"]
     steps_per_epoch = -(-rows // batch)
     lines = [json.loads(line) for line in (run_dir / METRICS_FILE).read_text().splitlines()]

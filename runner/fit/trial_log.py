@@ -66,7 +66,9 @@ def _mib(size: int | None) -> str:
 
 
 def kept_overrides(typed: list[str], replaced: set[str]) -> list[str]:
-    """What was typed for the search and still holds for a run: not what the result replaces, and nothing of the search."""
+    """What was typed for the search and still holds for a run: not what the result replaces, and
+    nothing of the search.
+    """
     replaced = {*replaced, "train.global_batch_size"}
     return [
         item.input_line or ""

@@ -59,7 +59,8 @@ def _hold(stack: contextlib.ExitStack, path: Path, stop: Stopping, console: Cons
         except BlockingIOError:
             if not reported:
                 console.print(
-                    f"waiting for {path.stem.partition('-')[2]}: another sweep's cell is running on it ({_holder(handle)})",
+                    f"waiting for {path.stem.partition('-')[2]}: another sweep's cell is running on it "
+                    f"({_holder(handle)})",
                     highlight=False,
                 )
                 reported = True

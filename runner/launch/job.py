@@ -40,7 +40,8 @@ def run_job(run_dir: Path) -> dict[str, Any]:
     config = rundir.read_config(run_dir)
     os.environ.update(rank_variables(config, run_dir))
     if config.launcher.max_restarts:
-        # torch 2.13 keeps one store over restarts, in which new ranks find the addresses of the dead ones and wait for them.
+        # torch 2.13 keeps one store over restarts, in which new ranks find the addresses of the dead ones and wait for
+        # them.
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     try:
         results = elastic_launch(_launch_config(config, run_dir), rank_entry)(str(run_dir), os.getpid())
@@ -94,7 +95,9 @@ def _launch_config(config: RunConfig, run_dir: Path) -> Any:
 
 
 def start_method(config: RunConfig) -> str:
-    """fork on CPU: the libraries are imported already. spawn on GPU: importing DeepSpeed may have touched the driver, which no fork survives."""
+    """fork on CPU: the libraries are imported already. spawn on GPU: importing DeepSpeed may have touched the driver,
+    which no fork survives.
+    """
     if config.launcher.start_method != "auto":
         return config.launcher.start_method
     return "fork" if config.launcher.device == "cpu" else "spawn"

@@ -1,4 +1,6 @@
-"""The libraries that ranks need, imported once by their parent, as fast as can be (figures: benchmarks/start_up_floor.md)."""
+"""The libraries that ranks need, imported once by their parent, as fast as can be (figures:
+benchmarks/start_up_floor.md).
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,15 @@ LIBRARIES = (
     "pyarrow",
     "runner.train.worker",
 )
-# What every recipe's metrics need: rank 0 imports it after its first step, in each cell of a sweep again unless the host has.
+# What every recipe's metrics need: rank 0 imports it after its first step, in each cell of a sweep again unless the
+# host has.
 METRICS = ("datasets", "evaluate")
 DEEPSPEED = ("deepspeed", MUON)
 
 
 def preload(names: Sequence[str]) -> None:
-    """Import modules before ranks are forked; one that cannot be imported is reported on standard error and left to the ranks.
+    """Import modules before ranks are forked; one that cannot be imported is reported on standard error and left to the
+    ranks.
 
     Python's collector looks at everything again and again while thousands of modules appear, a quarter of the
     time, and finds nothing. It stays off in this process; what exists by the end is taken out of its sight, so

@@ -19,7 +19,8 @@ from runner.launch.process_signals import die_with_parent, leave_stopping_to_the
 from runner.rundir.rank_errors import begin_attempt, ended_marker, keep_error
 from runner.secrets import redacted
 
-# Words of torch's allocators, of cuBLAS and cuDNN when they make their workspaces, and of NCCL when it makes its buffers.
+# Words of torch's allocators, of cuBLAS and cuDNN when they make their workspaces, and of NCCL when it makes its
+# buffers.
 NO_MEMORY = (
     "out of memory",
     "defaultcpuallocator: can't allocate",
@@ -81,8 +82,9 @@ def _log_text(descriptor: int) -> io.TextIOWrapper:
 
 
 def _obey_only(agent: int, marker: Path) -> None:
-    """SIGTERM ends this rank when torch elastic sends it, and at once. From anyone else it means the whole run, of which
-    the runner takes care: Slurm sends it to every process of a job, and a rank has to live to write its checkpoint.
+    """SIGTERM ends this rank when torch elastic sends it, and at once. From anyone else it means the whole run, of
+    which the runner takes care: Slurm sends it to every process of a job, and a rank has to live to write its
+    checkpoint.
     """
     signal.pthread_sigmask(
         signal.SIG_BLOCK, {signal.SIGTERM}
@@ -116,7 +118,9 @@ def _keep_error(run_dir: Path, rank: int, error: BaseException) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception means that memory ran out: CUDA's and its libraries', the CPU allocator's, or Python's own."""
+    """Whether an exception means that memory ran out: CUDA's and its libraries', the CPU
+    allocator's, or Python's own.
+    """
     text = str(error)
     return (
         isinstance(error, MemoryError)

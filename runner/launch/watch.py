@@ -35,7 +35,9 @@ class StallDetected(Exception):
 
 
 class Stopping:
-    """Requests to end, from signals: the first asks for a checkpoint and an orderly end, a second Ctrl-C ends at once."""
+    """Requests to end, from signals: the first asks for a checkpoint and an orderly end, a second
+    Ctrl-C ends at once.
+    """
 
     def __init__(self) -> None:
         self.signals: list[int] = []
@@ -62,7 +64,8 @@ class Stopping:
 
 @contextlib.contextmanager
 def stopping() -> Iterator[Stopping]:
-    """Catch signals for the time of a run, and ignore them from its end on: the process is about to exit, and a signal that
+    """Catch signals for the time of a run, and ignore them from its end on: the process is about to exit, and a signal
+    that
     comes while it prints its result must not change the exit status of a run whose record is closed."""
     state = Stopping()
     for number in STOPPING:
@@ -146,7 +149,8 @@ class Watch:
             self._reported = True
             rundir.request_stop(self._run_dir)
             self._console.print(
-                "asked to stop: the run ends at the next optimizer step or evaluation batch (Ctrl-C again ends it at once)"
+                "asked to stop: the run ends at the next optimizer step or evaluation batch (Ctrl-C again ends it at "
+                "once)"
             )
 
     def _show(self, beat: dict[str, Any]) -> None:
@@ -235,4 +239,7 @@ def memory_warning(prediction: dict[str, Any], config: RunConfig) -> str | None:
         needed, has, place = prediction["per_host_bytes"], psutil.virtual_memory().total, "this host"
     if needed <= has:
         return None
-    return f"warning: memory: the run is predicted to need {needed / 2**30:.1f} GiB, {place} has {has / 2**30:.1f} GiB; `python -m runner estimate` with the same overrides shows what fits"
+    return (
+        f"warning: memory: the run is predicted to need {needed / 2**30:.1f} GiB, {place} has {has / 2**30:.1f} "
+        "GiB; `python -m runner estimate` with the same overrides shows what fits"
+    )

@@ -93,7 +93,9 @@ class SavedTensors:
 
 
 def activations(workload: Workload) -> Activations:
-    """Bytes kept by one micro batch of `workload` (exact at any batch size for models whose layers treat rows alike)."""
+    """Bytes kept by one micro batch of `workload` (exact at any batch size for models whose layers
+    treat rows alike).
+    """
     rows, key = workload.micro_batch_size, _probe_key(workload)
     low, high = (_probe(key, count) for count in PROBE_ROWS)
     return Activations(
@@ -123,7 +125,9 @@ def _probe_key(workload: Workload) -> Workload:
 
 @functools.lru_cache(maxsize=64)
 def _probe(key: Workload, rows: int) -> Activations:
-    """One forward pass of `rows` rows; with gradient checkpointing the pass without it tells what a layer's recomputation keeps."""
+    """One forward pass of `rows` rows; with gradient checkpointing the pass without it tells what a layer's
+    recomputation keeps.
+    """
     model = meta_model(key.architecture, _weight_dtype(key))
     if not key.gradient_checkpointing:
         return _count(model, key, rows)

@@ -51,7 +51,8 @@ def meta_model(architecture: Architecture, dtype: str = "float32") -> Any:
 
     `dtype` is the torch name of the weights' format.
 
-    Raises ValueError when transformers can build no such model: no such type, no class of the family for it, or facts that contradict each other.
+    Raises ValueError when transformers can build no such model: no such type, no class of the family for it, or facts
+    that contradict each other.
     """
     import torch
 
@@ -75,7 +76,8 @@ def meta_model(architecture: Architecture, dtype: str = "float32") -> Any:
                 model = autos[architecture.family].from_config(config, dtype=getattr(torch, dtype))
         except Exception as error:  # facts of a user's config.json may raise anything in a class that is not ours
             raise ValueError(
-                f"transformers cannot build a {model_type} from these facts ({type(error).__name__}: {next(iter(str(error).splitlines()), '')})"
+                f"transformers cannot build a {model_type} from these facts ({type(error).__name__}: "
+                f"{next(iter(str(error).splitlines()), '')})"
             ) from error
     return model.train()
 

@@ -115,7 +115,8 @@ class MemoryEstimate:
 def estimate(workload: Workload, rank: int | None = None) -> MemoryEstimate:
     """What one rank of `workload` needs, itemised: rank `rank`, or the fullest.
 
-    Raises ValueError for an architecture that transformers cannot build, and when a length exceeds the model's positions.
+    Raises ValueError for an architecture that transformers cannot build, and when a length exceeds the model's
+    positions.
     """
     workload = effective(workload)
     facts = model_facts(workload.architecture)
@@ -138,7 +139,9 @@ def _states(workload: Workload, rank: int | None) -> tuple[Item, ...]:
 
 
 def effective(workload: Workload) -> Workload:
-    """The workload without what its launcher or stage ignores (offload under DDP or stage 0, parameter offload below 3)."""
+    """The workload without what its launcher or stage ignores (offload under DDP or stage 0, parameter offload below
+    3).
+    """
     if workload.stage == 0:
         return replace(workload, offload_optimizer="none", offload_params="none")
     if workload.stage < 3:

@@ -27,10 +27,12 @@ def show(console: Console, found: MemoryEstimate, largest: Fit | None, device_by
     """The configured run: totals, what they are made of, and why."""
     workload = found.workload
     console.print(
-        f"[bold]{method(found)}[/bold], {workload.precision}, {_ranks(found)}, micro batch {workload.micro_batch_size}, {found.num_parameters:,} parameters"
+        f"[bold]{method(found)}[/bold], {workload.precision}, {_ranks(found)}, micro batch "
+        f"{workload.micro_batch_size}, {found.num_parameters:,} parameters"
     )
     console.print(
-        f"per rank [bold]{size(found.device_bytes_per_rank)}[/bold] on {workload.device}, largest at: {MOMENTS[found.peak_moment]}"
+        f"per rank [bold]{size(found.device_bytes_per_rank)}[/bold] on {workload.device}, largest at: "
+        f"{MOMENTS[found.peak_moment]}"
     )
     console.print(f"per host [bold]{size(found.host_bytes)}[/bold] of main memory")
     if largest is not None and device_bytes is not None:

@@ -80,13 +80,17 @@ def weight_bytes(config: RunConfig) -> int:
 
 
 def state_bytes(config: RunConfig, parameters: int) -> int:
-    """Bytes of one checkpoint over all ranks: weights, the fp32 copies that ZeRO 1–3 and half precision keep, and Adam's two moments."""
+    """Bytes of one checkpoint over all ranks: weights, the fp32 copies that ZeRO 1–3 and half precision keep, and
+    Adam's two moments.
+    """
     master = 4 if config.launcher.name == "deepspeed" and (config.zero.stage > 0 or weight_bytes(config) == 2) else 0
     return parameters * (weight_bytes(config) + master + 8)
 
 
 def swap_bytes(config: RunConfig, parameters: int) -> int:
-    """Bytes that NVMe offload keeps on disk, over all ranks of this machine: 12 a parameter for the optimizer, 2 for the weights."""
+    """Bytes that NVMe offload keeps on disk, over all ranks of this machine: 12 a parameter for the optimizer, 2 for
+    the weights.
+    """
     optimizer = 12 if config.offload.optimizer == "nvme" else 0
     weights = 2 if config.offload.params == "nvme" else 0
     return parameters * (optimizer + weights) // max(1, config.launcher.num_nodes)

@@ -155,7 +155,9 @@ def _folder_problems(config: RunConfig, asset: Asset) -> list[Problem]:
 
 
 def _shadows(asset: Asset) -> list[Problem]:
-    """A folder named like a hub id: the libraries would read the folder; the run must not depend on where it is typed."""
+    """A folder named like a hub id: the libraries would read the folder; the run must not depend on
+    where it is typed.
+    """
     short = asset.name.rpartition("/")[2]
     for name in {asset.name, short}:
         if Path(name).is_dir():
@@ -164,7 +166,8 @@ def _shadows(asset: Asset) -> list[Problem]:
                 "it would be read instead of the hub" if exact else "it is not used: the name means the hub's"
             )
             fix = (
-                f"rename the folder, or set {'model.path' if asset.kind == 'model' else 'dataset=files dataset.train'}=./{name} if you mean it"
+                "rename the folder, or set "
+                f"{'model.path' if asset.kind == 'model' else 'dataset=files dataset.train'}=./{name} if you mean it"
                 if exact
                 else ""
             )
@@ -193,7 +196,9 @@ def in_cache(config: RunConfig, asset: Asset) -> bool:
 
 
 def resolved_assets(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """Where model, tokenizer and data come from, for the record: an absolute folder, a commit of the hub, or a bundled name."""
+    """Where model, tokenizer and data come from, for the record: an absolute folder, a commit of the hub, or a bundled
+    name.
+    """
     found: dict[str, dict[str, Any]] = {}
     for asset in needed_assets(config):
         role = asset.role.replace(" ", "_")
@@ -272,7 +277,13 @@ def _not_to_be_had(config: RunConfig, asset: Asset) -> Problem:
     if asset.role == "weights":
         fix = f"set model.path=DIR, or run `{download}` where there is a network, or set model.init=random"
     elif asset.role == "tokenizer":
-        fix = f"set model.tokenizer=DIR (bundled:{model} is available), or run `{download}` where there is a network, or use model={model}"
+        fix = (
+            f"set model.tokenizer=DIR (bundled:{model} is available), or run `{download}` where there is a network, "
+            f"or use model={model}"
+        )
     else:
-        fix = f"use dataset=files dataset.train=FILE dataset.validation=FILE, or run `{download}` where there is a network, or use dataset={sample} (generated rows)"
+        fix = (
+            f"use dataset=files dataset.train=FILE dataset.validation=FILE, or run `{download}` where there is a "
+            f"network, or use dataset={sample} (generated rows)"
+        )
     return Problem(asset.key, asset.name, where, fix)

@@ -51,7 +51,8 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     """Resolve and check a composed run.
 
     Args:
-        starting: False for a dry run: what only matters when ranks start (network, disk) is left out, what this machine lacks is a warning.
+        starting: False for a dry run: what only matters when ranks start (network, disk) is left out, what this machine
+            lacks is a warning.
 
     Raises:
         RequestError: with every error found.
@@ -107,14 +108,17 @@ def as_warnings(problems: list[Problem]) -> list[Problem]:
 
 
 def ignored_files() -> list[Problem]:
-    """Files that other tools would read, and that have no say here: named, so that nobody wonders whether they count."""
+    """Files that other tools would read, and that have no say here: named, so that nobody wonders
+    whether they count.
+    """
     accelerates, mine = paths.hf_home() / "accelerate" / "default_config.yaml", paths.user_conf_dir()
     found = [(accelerates, "accelerate's default configuration has no say here")]
     if mine is not None:
         found.append(
             (
                 mine / "config.yaml",
-                "the primary configuration is the runner's own; of this folder its groups are read, conf/GROUP/NAME.yaml",
+                "the primary configuration is the runner's own; of this folder its groups are read, "
+                "conf/GROUP/NAME.yaml",
             )
         )
     return [Problem("ignored", None, f"{path} ({why})", "", "notice") for path, why in found if path.exists()]

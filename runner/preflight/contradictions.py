@@ -57,10 +57,15 @@ def _fused(config: RunConfig) -> list[Problem]:
 
 
 def _unscaled(config: RunConfig) -> list[Problem]:
-    """DeepSpeed's backward scales the loss for ZeRO's optimizers only; its fp16 optimizer of stage 0 divides by the scale all the same."""
+    """DeepSpeed's backward scales the loss for ZeRO's optimizers only; its fp16 optimizer of stage 0 divides by the
+    scale all the same.
+    """
     if config.launcher.name != "deepspeed" or config.precision.name != "fp16" or config.zero.stage:
         return []
-    why = "DeepSpeed 0.19 trains wrongly in fp16 at ZeRO 0: gradients are divided by a loss scale that the loss was never multiplied with"
+    why = (
+        "DeepSpeed 0.19 trains wrongly in fp16 at ZeRO 0: gradients are divided by a loss scale that the loss was "
+        "never multiplied with"
+    )
     return [Problem("zero_stage", 0, why, "use zero_stage=1, launcher=ddp, or precision=bf16 (fp32 on older GPUs)")]
 
 
@@ -112,7 +117,8 @@ def _zero_and_offload(config: RunConfig) -> list[Problem]:
             Problem(
                 "offload",
                 offload.name,
-                f"parameters can be offloaded at ZeRO 3 only, this is ZeRO {stage} (DeepSpeed would ignore it silently)",
+                f"parameters can be offloaded at ZeRO 3 only, this is ZeRO {stage} (DeepSpeed would ignore it "
+                "silently)",
                 "use zero_stage=3, or offload=optimizer_cpu",
             )
         )
@@ -130,7 +136,8 @@ def _zero_and_offload(config: RunConfig) -> list[Problem]:
             Problem(
                 "offload",
                 offload.name,
-                f"optimizer states go to NVMe at ZeRO 3 only, this is ZeRO {stage} (DeepSpeed would keep them in memory silently)",
+                f"optimizer states go to NVMe at ZeRO 3 only, this is ZeRO {stage} (DeepSpeed would keep them in "
+                "memory silently)",
                 "use zero_stage=3, or offload=optimizer_cpu",
             )
         )
@@ -157,7 +164,8 @@ def wrong_family(config: RunConfig) -> list[Problem]:
         Problem(
             "model",
             config.model.name,
-            f"is of the family {config.model.family}; recipe={config.recipe.name} trains {', '.join(config.recipe.families)}",
+            f"is of the family {config.model.family}; recipe={config.recipe.name} trains "
+            f"{', '.join(config.recipe.families)}",
             fix,
         )
     ]
@@ -187,7 +195,9 @@ def _schedule(config: RunConfig, recipe: Recipe) -> list[Problem]:
 
 
 def _head(config: RunConfig, recipe: Recipe) -> list[Problem]:
-    """A classification head for another number of labels is replaced: said before the start, not found in the metrics."""
+    """A classification head for another number of labels is replaced: said before the start, not
+    found in the metrics.
+    """
     facts = architecture_facts(config.model) if config.model.path and config.model.init == "pretrained" else {}
     names = config.dataset.label_names
     if (
@@ -205,7 +215,8 @@ def _head(config: RunConfig, recipe: Recipe) -> list[Problem]:
         Problem(
             "model.path",
             config.model.path,
-            f"its head is for {has} labels, the data has {len(names)} ({', '.join(names[:6])}): the head is new, with random weights",
+            f"its head is for {has} labels, the data has {len(names)} ({', '.join(names[:6])}): the head is new, with "
+            "random weights",
             "",
             "notice",
         )

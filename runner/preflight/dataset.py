@@ -18,7 +18,8 @@ SPLITS = ("train", "validation", "test")
 
 
 def check_data(config: RunConfig, recipe: Recipe, typed: Collection[str] = ()) -> list[Problem]:
-    """Problems of the data set's keys, and of local and bundled data; fills in `dataset.rows` and `dataset.label_names`.
+    """Problems of the data set's keys, and of local and bundled data; fills in `dataset.rows` and
+    `dataset.label_names`.
 
     Args:
         typed: keys of the command line; a data set's own file may serve other recipes as well.
@@ -346,7 +347,10 @@ def _one_label_map(config: RunConfig, scans: dict[str, SplitScan]) -> list[Probl
         ]
     names = config.dataset.label_names
     if names and not names_fit(found, names):
-        why = f"these names do not fit the labels of the training split: {', '.join(map(str, found[:6]))}{', …' if len(found) > 6 else ''}"
+        why = (
+            "these names do not fit the labels of the training split: "
+            f"{', '.join(map(str, found[:6]))}{', …' if len(found) > 6 else ''}"
+        )
         return [
             Problem(
                 "dataset.label_names",
@@ -370,7 +374,8 @@ def _unseen(config: RunConfig, scans: dict[str, SplitScan]) -> list[Problem]:
                     Problem(
                         f"dataset.{split}",
                         getattr(config.dataset, split),
-                        f"label {value!r} ({count} rows of {split}) is not among the training labels {', '.join(known.names)}",
+                        f"label {value!r} ({count} rows of {split}) is not among the training labels "
+                        f"{', '.join(known.names)}",
                         "remove the rows or add them to the training split",
                     )
                 )

@@ -28,7 +28,10 @@ def builds_from_facts(config: RunConfig) -> bool:
 
 
 def check_architecture(config: RunConfig, recipe: Recipe) -> list[Problem]:
-    """Facts in `model.config` from which transformers can build no model: type, keys, values, divisibility. Nothing is imported for it."""
+    """Facts in `model.config` from which transformers can build no model: type, keys, values, divisibility.
+
+    Nothing is imported for it.
+    """
     facts = config.model.config
     kind = facts.get("model_type")
     if not kind:
@@ -102,7 +105,9 @@ def _wrong_value(settings: ConfigClass, kind: str, key: str, value: Any) -> list
 
 
 def _indivisible(settings: ConfigClass, facts: dict[str, Any]) -> list[Problem]:
-    """Heads share the model's width evenly, unless they have a width of their own; query heads share the key-value heads."""
+    """Heads share the model's width evenly, unless they have a width of their own; query heads share the key-value
+    heads.
+    """
     given = {settings.aliases.get(key, key): value for key, value in facts.items()}
     values = settings.defaults | given
     pairs = [(width, head) for width in WIDTHS for head in HEADS if not values.get("head_dim")]

@@ -1,4 +1,6 @@
-"""Ranks that earlier runners left behind: they hold memory and ports, and the next run would fail of it for no visible reason."""
+"""Ranks that earlier runners left behind: they hold memory and ports, and the next run would fail of it for no visible
+reason.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ HOST_MODULE = "runner.launch.host"  # ranks are forked from a host and keep its 
 
 
 def orphaned_processes() -> list[Problem]:
-    """A warning with the processes of runners that are gone. The kernel ends them with their runner; a stuck device may keep one."""
+    """A warning with the processes of runners that are gone. The kernel ends them with their runner; a stuck device may
+    keep one.
+    """
     left = sorted(_left_behind())
     if not left:
         return []
@@ -42,7 +46,9 @@ def _left_behind() -> list[int]:
 
 
 def lives(pid: int, moment: float) -> bool:
-    """Whether the process that had this number at a moment (seconds since the epoch, within 1 s) is there still, and no zombie."""
+    """Whether the process that had this number at a moment (seconds since the epoch, within 1 s) is there still, and no
+    zombie.
+    """
     import psutil
 
     try:

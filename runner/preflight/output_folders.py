@@ -121,7 +121,10 @@ def _room(config: RunConfig, run_dir: Path) -> list[Problem]:
     if needed > here.free_bytes:
         problems.append(_too_large(config, here, kept, state_bytes(config, count), model, needed))
     if download > hub.free_bytes and not (problems and together):
-        why = f"the weights of {config.model.hub_id} (about {in_words(download)}) do not fit: free are {in_words(hub.free_bytes)} on the volume {hub.mount}"
+        why = (
+            f"the weights of {config.model.hub_id} (about {in_words(download)}) do not fit: free are "
+            f"{in_words(hub.free_bytes)} on the volume {hub.mount}"
+        )
         problems.append(
             Problem(
                 "cache_dir",
@@ -147,13 +150,17 @@ def _severity(config: RunConfig) -> Severity:
 def _too_large(config: RunConfig, here: Location, kept: int, state: int, model: int, needed: int) -> Problem:
     parts = [f"{kept} checkpoints of about {in_words(state)} (weights and optimizer states)"] if kept else []
     parts += [f"the final model of {in_words(model)}"] if model else []
-    why = f"{' and '.join(parts) or 'the weights to download'} need about {in_words(needed)}, free are {in_words(here.free_bytes)} on the volume {here.mount}"
+    why = (
+        f"{' and '.join(parts) or 'the weights to download'} need about {in_words(needed)}, free are "
+        f"{in_words(here.free_bytes)} on the volume {here.mount}"
+    )
     fewer = "checkpoint.keep_last=1, " if kept and config.checkpoint.keep_last > 1 else ""
     return Problem(
         "hydra.run.dir",
         here.path,
         why,
-        f"set hydra.run.dir=DIR on a larger disk, {fewer}train.save_model=false, or start anyway with checkpoint.check_space=false",
+        f"set hydra.run.dir=DIR on a larger disk, {fewer}train.save_model=false, or start anyway with "
+        "checkpoint.check_space=false",
         _severity(config),
     )
 

@@ -1,4 +1,6 @@
-"""A key that has no effect is an error: what a user set must matter, or be refused with the choice that makes it matter."""
+"""A key that has no effect is an error: what a user set must matter, or be refused with the choice that makes it
+matter.
+"""
 
 from __future__ import annotations
 
@@ -179,7 +181,9 @@ def unread_sections(names: Iterable[str], sections: tuple[str, ...], why: str) -
 
 
 def unused_keys(config: RunConfig, typed: Iterable[str]) -> list[Problem]:
-    """Keys that nothing reads in this run: those whose value differs from the schema's default, or, for training's own, that were typed."""
+    """Keys that nothing reads in this run: those whose value differs from the schema's default, or, for training's own,
+    that were typed.
+    """
     default = RunConfig()
     problems = _typed_for_training(typed) if config.mode == "evaluate" else []
     for rule in RULES:

@@ -105,7 +105,9 @@ def _cell_key(run: Run) -> str:
 
 
 def _by_data(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs of one cell apart by data fingerprint; a run that failed before it read data stays with the only one there is."""
+    """Runs of one cell apart by data fingerprint; a run that failed before it read data stays with the only one there
+    is.
+    """
     parts: dict[str, list[Run]] = {}
     for run in runs:
         parts.setdefault(text(dig(run.raw, "data.train.fingerprint")), []).append(run)

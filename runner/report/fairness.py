@@ -79,12 +79,14 @@ def _packages(run: Run) -> Any:
 
 
 _FACTS: tuple[tuple[str, Callable[[Run], Any]], ...] = (
-    ("model", _paths("config.model.name", "config.model.hub_id", "config.model.path", "config.model.init", "num_parameters")),
+    ("model", _paths("config.model.name", "config.model.hub_id", "config.model.path", "config.model.init",
+    "num_parameters")),
     ("data set fingerprint", _data_fingerprints),
     ("global batch size", lambda run: run.global_batch_size),
     ("optimizer class", _optimizer),
     ("optimizer state dtype", _paths("observed.optimizer_state_dtype")),
-    ("optimizer settings", _paths("config.optimizer.lr", "config.optimizer.betas", "config.optimizer.eps", "config.optimizer.weight_decay")),
+    ("optimizer settings", _paths("config.optimizer.lr", "config.optimizer.betas", "config.optimizer.eps",
+    "config.optimizer.weight_decay")),
     ("gradient clipping", _paths("config.train.gradient_clipping")),
     ("precision", _paths("observed.parameter_dtype", "observed.activation_dtype", "observed.gradient_dtype")),
     ("data order", _paths("data_order_hash")),

@@ -176,7 +176,9 @@ def _phases(row: Row) -> dict[str, float]:
 
 
 def curves(rows: Sequence[Row], style_of: dict[str, Style]) -> list[dict[str, Any]]:
-    """Loss and learning rate of each row's first run, thinned to at most 800 points; rows without a log are left out."""
+    """Loss and learning rate of each row's first run, thinned to at most 800 points; rows without a
+    log are left out.
+    """
     found = []
     for row in rows[:MOST_CURVES]:
         points = read_points(row.first.folder)

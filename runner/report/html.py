@@ -197,7 +197,10 @@ def headline(table: Table) -> list[str]:
     if ratio.distinguishable and ratio.value > 1:
         sentence = f"{row.label} trains {ratio_text(ratio)} as fast as {baseline.label} {place}."
     elif ratio.low is None and ratio.value >= _WORTH_SAYING:
-        sentence = f"{row.label} trains {ratio.value:.2f}× as fast as {baseline.label} {place}, without the repeats that would say how sure that is."
+        sentence = (
+            f"{row.label} trains {ratio.value:.2f}× as fast as {baseline.label} {place}, without the repeats "
+            "that would say how sure that is."
+        )
     else:
         sentence = f"No method is distinguishably faster than {baseline.label} {place}."
     differing = [check.name for check in table.fairness.unexpected] if table.fairness else []

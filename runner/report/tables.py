@@ -18,9 +18,12 @@ Kind = Literal["matched", "largest", "runs"]
 Workload = tuple[str, str, str]
 
 DEFINITIONS = (
-    "train s/epoch: wall seconds of the training part of an epoch, mean over a run's epochs; evaluation, saving and data preparation are not in it.",
-    "Peak memory: of the rank and the run that needed most; allocated by torch on a GPU, resident set on a CPU. ± is a 95 % t interval over repeats; without ± there was one run.",
-    "Speed-up: baseline time / time, ratio of geometric means with Welch's 95 % interval of the logarithms; indistinguishable when that interval holds 1.",
+    "train s/epoch: wall seconds of the training part of an epoch, mean over a run's epochs; evaluation, saving and "
+    "data preparation are not in it.",
+    "Peak memory: of the rank and the run that needed most; allocated by torch on a GPU, resident set on a CPU. ± is "
+    "a 95 % t interval over repeats; without ± there was one run.",
+    "Speed-up: baseline time / time, ratio of geometric means with Welch's 95 % interval of the logarithms; "
+    "indistinguishable when that interval holds 1.",
 )
 _BY_DESIGN_AT_LARGEST = frozenset({"global batch size", "learning-rate curve", "data order"})
 _PHASE_TOLERANCE = 0.05

@@ -13,7 +13,8 @@ from runner.rundir.names import LOCK_FILE
 
 @contextlib.contextmanager
 def held(run_dir: Path) -> Iterator[None]:
-    """Hold the run folder: two runners must not write to one. The kernel lets go when the process ends, however it ends.
+    """Hold the run folder: two runners must not write to one. The kernel lets go when the process ends, however it
+    ends.
 
     Raises:
         RequestError: when another process holds it.

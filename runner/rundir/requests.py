@@ -1,4 +1,6 @@
-"""What the runner asks of its ranks while they work, and what rank 0 asks of the others: empty files in the run folder."""
+"""What the runner asks of its ranks while they work, and what rank 0 asks of the others: empty
+files in the run folder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Trials of `fit`: a mode that no override reaches, since it trains on the longest rows and evaluates one batch only."""
+"""Trials of `fit`: a mode that no override reaches, since it trains on the longest rows and
+evaluates one batch only.
+"""
 
 from __future__ import annotations
 

@@ -93,7 +93,9 @@ def write_sweep(sweep_dir: Path, identity: str, command: str, cells: list[dict[s
 
 
 def free_folder(wanted: Path) -> Path:
-    """The folder itself, or `NAME-2`, `NAME-3`, … where a run lies in it already; a stored configuration alone does not count."""
+    """The folder itself, or `NAME-2`, `NAME-3`, … where a run lies in it already; a stored configuration alone does not
+    count.
+    """
     candidates = [wanted, *(wanted.with_name(f"{wanted.name}-{number}") for number in range(2, 1000))]
     return next(
         path for path in candidates if not path.exists() or all(item.name == CONFIG_FILE for item in path.iterdir())

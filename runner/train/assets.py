@@ -132,7 +132,8 @@ def _fit_vocabulary(model: Any, tokenizer: Any) -> list[str]:
         return []
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     return [
-        f"the tokenizer has {len(tokenizer):,} tokens, the model {known:,}: the embeddings were enlarged, the added rows have new random values"
+        f"the tokenizer has {len(tokenizer):,} tokens, the model {known:,}: the embeddings were enlarged, the added "
+        "rows have new random values"
     ]
 
 

@@ -68,7 +68,9 @@ def deal(rows: np.ndarray, world_size: int) -> list[MicroBatch]:
 
 
 def evaluation_batches(lengths: np.ndarray, micro_batch_size: int, rank: int, world_size: int) -> list[MicroBatch]:
-    """Every row once over all ranks, long rows first, equally many batches on every rank (padding batches at the end)."""
+    """Every row once over all ranks, long rows first, equally many batches on every rank (padding
+    batches at the end).
+    """
     order = np.argsort(-lengths, kind="stable")
     batches = [order[start : start + micro_batch_size].tolist() for start in range(0, len(order), micro_batch_size)]
     own = [MicroBatch(rows) for rows in batches[rank::world_size]]

@@ -25,7 +25,8 @@ def run_by_hand(work: Callable[[str], None], arguments: list[str]) -> None:
     except Exception:
         traceback.print_exc()
         sys.exit(EXIT_FAILED)
-    # The work is done and the group is ended; threads of the libraries now and then abort an interpreter that winds down.
+    # The work is done and the group is ended; threads of the libraries now and then abort an interpreter that winds
+    # down.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(EXIT_COMPLETED)

@@ -148,7 +148,9 @@ class Checkpoints:
         return None
 
     def needed_bytes(self) -> int:
-        """Size of a checkpoint: the last one's, or what its parts have to take (no margin, so that none is refused that fits)."""
+        """Size of a checkpoint: the last one's, or what its parts have to take (no margin, so that none is refused that
+        fits).
+        """
         return self._known_bytes or _expected_bytes(self._run)
 
     def _agree(self, writer: Writer) -> str | None:
@@ -196,7 +198,8 @@ class Checkpoints:
         removed = retention.apply(run.run_dir, policy)
         gone = f"; removed {', '.join(removed)}" if removed else ""
         say(
-            f"checkpoint {folders.name_of(state.step, evaluated)}: {in_words(self._known_bytes)} in {seconds:.1f} s{gone}"
+            f"checkpoint {folders.name_of(state.step, evaluated)}: {in_words(self._known_bytes)} in {seconds:.1f} "
+            f"s{gone}"
         )
         run.record.update(artifacts={**run.record.data.get("artifacts", {}), "checkpoints": folders.CHECKPOINTS})
 
@@ -290,7 +293,8 @@ def _check_data(before: dict[str, Any], present: dict[str, Any]) -> None:
     if before != present:
         raise RankError(
             f"the training data is not the checkpoint's: it had {before['rows']} rows in the order {before['order']}, "
-            f"now there are {present['rows']} in the order {present['order']}; resume with the old data, or start a new run"
+            f"now there are {present['rows']} in the order {present['order']}; resume with the old data, or start a "
+            "new run"
         )
 
 
@@ -366,7 +370,9 @@ def _manifest(
 
 
 def _expected_bytes(run: Any) -> int:
-    """What weights and Adam's two moments take at least: 12 bytes a trained parameter in fp32, under ZeRO 14 or 16 with its master copy."""
+    """What weights and Adam's two moments take at least: 12 bytes a trained parameter in fp32, under ZeRO 14 or 16 with
+    its master copy.
+    """
     parameters = sum(
         torch.Size(shape).numel() for shape in whole_shapes(run.accelerator.unwrap_model(run.prepared.model)).values()
     )

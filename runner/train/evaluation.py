@@ -79,7 +79,9 @@ def _predict(run: Any, split: PreparedSplit, batch: MicroBatch) -> list[Any]:
 
 
 def try_longest_batch(run: Any, split: PreparedSplit, name: str) -> None:
-    """Predict the batch that needs most memory and forget the result: what cannot be evaluated fails now, not after hours."""
+    """Predict the batch that needs most memory and forget the result: what cannot be evaluated fails now, not after
+    hours.
+    """
     batch = evaluation_batches(
         split.lengths,
         run.config.train.eval_micro_batch_size,
@@ -92,7 +94,8 @@ def try_longest_batch(run: Any, split: PreparedSplit, name: str) -> None:
         _predict(run, split, batch)
     run.prepared.model.train()
     print(
-        f"tried the longest evaluation batch of {name}: {len(batch.rows)} rows of up to {int(split.lengths[batch.rows].max())} tokens",
+        f"tried the longest evaluation batch of {name}: {len(batch.rows)} rows of up to "
+        f"{int(split.lengths[batch.rows].max())} tokens",
         flush=True,
     )
 

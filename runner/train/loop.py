@@ -68,7 +68,8 @@ class Window:
 def plan_epoch(run: Any, epoch: int) -> list[Window]:
     """This rank's windows of an epoch, in order."""
     train, world = run.train_split, run.accelerator.num_processes
-    # Ordered by whole optimizer steps, then cut: the rows of a step depend neither on how it is accumulated nor on the ranks.
+    # Ordered by whole optimizer steps, then cut: the rows of a step depend neither on how it is accumulated nor on the
+    # ranks.
     steps = epoch_order(train.lengths, run.config.train.seed, epoch, plan.global_batch_size(run.config), _batching(run))
     return [_window(run, _passes(step, run.config.train.micro_batch_size * world), world) for step in steps]
 
@@ -153,7 +154,9 @@ def train_epoch(run: Any, state: LoopState, total_steps: int, heartbeat: Heartbe
 
 
 def _optimizer_step(run: Any, window: Window, batches: Iterator[Any]) -> tuple[torch.Tensor, Any]:
-    """Forward and backward over the window, then one optimizer step; returns this rank's part of the loss and the norm."""
+    """Forward and backward over the window, then one optimizer step; returns this rank's part of
+    the loss and the norm.
+    """
     part = torch.zeros((), device=run.accelerator.device)
     for share in window.shares:
         with run.clock.phase("data_wait"):
@@ -267,7 +270,8 @@ def _advice(run: Any, state: LoopState, learning_rate: float) -> str:
     )
     return (
         f"the loss was not finite for {state.nonfinite} steps in a row, up to step {state.step} "
-        f"(learning rate {learning_rate:g}, precision {run.config.precision.name}); it began at step {first}, where this rank had rows {shown} of the training split; "
+        f"(learning rate {learning_rate:g}, precision {run.config.precision.name}); it began at step {first}, where "
+        f"this rank had rows {shown} of the training split; "
         f"try optimizer.lr={run.config.optimizer.lr / 10:g}{others}"
     )
 

@@ -58,7 +58,8 @@ def build_accelerator(config: RunConfig) -> Accelerator:
 
 def _group_timeout(config: RunConfig) -> timedelta:
     """Longer than the runner waits: it ends a run that stands still and has the ranks' stacks written, while a process
-    group that gives up first (NCCL's after 10 minutes) leaves none, and would end a run in which rank 0 writes for long.
+    group that gives up first (NCCL's after 10 minutes) leaves none, and would end a run in which rank 0 writes for
+    long.
     """
     launcher = config.launcher
     return timedelta(seconds=2 * max(launcher.hang_timeout_seconds, launcher.start_timeout_seconds) + 600)
@@ -86,7 +87,8 @@ class _OpsAskedLater(dict[str, bool]):
 
 
 def _leave_out_shared_memory_op() -> None:
-    """Keep DeepSpeed from compiling its shared-memory all-reduce (25 s, needs g++): gloo does the same for DDP and ZeRO.
+    """Keep DeepSpeed from compiling its shared-memory all-reduce (25 s, needs g++): gloo does the same for DDP and
+    ZeRO.
 
     Its table of ops calls the C compiler when it is first looked at; that one answer needs no compiler.
     """

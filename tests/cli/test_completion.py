@@ -35,7 +35,9 @@ def scripts(tmp_path_factory) -> dict[str, Path]:
 
 
 def offered(script: Path, line: str) -> list[str]:
-    """What bash offers when Tab is pressed at the end of a line, as words that replace the last one (from its `=` on)."""
+    """What bash offers when Tab is pressed at the end of a line, as words that replace the last one
+    (from its `=` on).
+    """
     code = f"""
         source {script}
         COMP_WORDBREAKS=$' \\t\\n"\\'><=;|&(:'

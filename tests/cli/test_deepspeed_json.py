@@ -138,8 +138,10 @@ def test_accumulation_means_the_same_for_every_launcher(real_run, tmp_path: Path
     for launcher in ("ddp", "deepspeed"):
         for accumulation, steps in ((4, 4), (3, 6)):
             result = real_run(
-                *FILES, f"launcher={launcher}", "launcher.num_processes=1", "train.micro_batch_size=2", f"train.gradient_accumulation_steps={accumulation}",
-                "train.epochs=1", "train.save_model=false", "scheduler.warmup_steps=0", run_dir=tmp_path / f"{launcher}{accumulation}",
+                *FILES, f"launcher={launcher}", "launcher.num_processes=1", "train.micro_batch_size=2",
+                f"train.gradient_accumulation_steps={accumulation}",
+                "train.epochs=1", "train.save_model=false", "scheduler.warmup_steps=0",
+                run_dir=tmp_path / f"{launcher}{accumulation}",
             )  # fmt: skip
             assert result.returncode == 0, result.text
             assert result.record["optimizer_steps"] == steps

@@ -27,7 +27,9 @@ def trial_log_of(cwd: Path) -> dict[str, Any]:
 
 
 def resident_mib(tmp_path: Path, *overrides: str) -> int:
-    """What the fullest rank of a run with 8 rows a batch takes: most of it libraries, other ones with each build of torch."""
+    """What the fullest rank of a run with 8 rows a batch takes: most of it libraries, other ones with each build of
+    torch.
+    """
     done = command(
         *overrides,
         *QUICK[:3],
@@ -72,7 +74,9 @@ def test_largest_micro_batch_within_resident_memory(tmp_path: Path, launcher: st
 
 @pytest.mark.soak  # a dozen trials in fresh processes
 def test_search_finds_the_same_run_in_less_memory(tmp_path: Path, real_run: Any) -> None:
-    """1024 rows a step do not fit as 512 × 1; what the search space finds runs within the budget with the same losses."""
+    """1024 rows a step do not fit as 512 × 1; what the search space finds runs within the budget
+    with the same losses.
+    """
     evaluated = ("dataset.max_validation_rows=32", "train.eval_micro_batch_size=16")
     plain = (
         "zero_stage=2",

@@ -18,7 +18,9 @@ PAGE = ROOT / "docs" / "new_task.md"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project as `pip install` puts it there, without its dependencies; built from a copy, which is then removed."""
+    """The project as `pip install` puts it there, without its dependencies; built from a copy,
+    which is then removed.
+    """
     source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
     for name in ("runner", "conf", "recipes"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -59,7 +61,8 @@ def test_a_copy_runs_unchanged_in_an_empty_folder(installed: Path, tmp_path: Pat
     assert again.returncode == 2
     assert (
         again.text.strip()
-        == f"error: new my_task: there is a recipe of this name: {tmp_path}/conf/recipe/my_task.yaml; choose another name"
+        == f"error: new my_task: there is a recipe of this name: {tmp_path}/conf/recipe/my_task.yaml; choose another "
+        "name"
     )
 
 

@@ -1,4 +1,6 @@
-"""The cases of the checks before a run, as a user types them: nothing is started for a wrong request; what starts does what was asked."""
+"""The cases of the checks before a run, as a user types them: nothing is started for a wrong request; what starts does
+what was asked.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class Without(PathFinder):
 
     @classmethod
     def find_distributions(cls, *arguments, **options):
-        return (found for found in super().find_distributions(*arguments, **options) if (found.name or "").lower() != "deepspeed")
+        all_of_them = super().find_distributions(*arguments, **options)
+        return (found for found in all_of_them if (found.name or "").lower() != "deepspeed")
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Without
 '''
@@ -45,7 +48,9 @@ def without_deepspeed(folder: Path) -> dict[str, str | None]:
 
 @pytest.fixture(scope="module")
 def ddp_in_bf16(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path, Path]:
-    """One real run, for several cases: DDP in bf16 without DeepSpeed installed, an empty home, all caches in one folder."""
+    """One real run, for several cases: DDP in bf16 without DeepSpeed installed, an empty home, all caches in one
+    folder.
+    """
     folder = tmp_path_factory.mktemp("preflight")
     (folder / "home").mkdir()
     changes = {
@@ -137,7 +142,8 @@ def test_f34_deepspeed_is_refused_before_launch_and_rendered_all_the_same(run_cl
     assert done.returncode == 2
     assert (
         done.stderr
-        == "error: launcher=deepspeed: DeepSpeed is not installed; pip install 'finetune-runner[deepspeed]', or use launcher=ddp\n"
+        == "error: launcher=deepspeed: DeepSpeed is not installed; pip install 'finetune-runner[deepspeed]', or use "
+        "launcher=ddp\n"
     )
     assert not done.run_dir.exists()
     rendered = run_cli("render", env=environment)
@@ -207,7 +213,9 @@ def test_f32_a_loss_that_is_not_finite_ends_the_run_in_words(run_cli):
 
 
 def test_f35_the_plan_names_the_cpu_optimizer_and_a_left_lock_is_removed(run_cli, tmp_path: Path):
-    """F35, F36: built once into the runner's cache (40 s on a fresh machine); a copy of it with a planted lock must not hang."""
+    """F35, F36: built once into the runner's cache (40 s on a fresh machine); a copy of it with a planted lock must not
+    hang.
+    """
     done = run_cli("offload=optimizer_cpu", *SHORT, timeout=280)
     assert done.returncode == 0, done.text
     assert "optimizer  DeepSpeedCPUAdam (offloaded states)" in done.stdout
@@ -270,7 +278,9 @@ def can_mount() -> bool:
 
 @pytest.mark.skipif(not can_mount(), reason="no private mounts here")
 def test_f44_and_f43_small_disks_are_named_before_the_start(tmp_path: Path):
-    """A home of 30 MiB: the warning names the volume. A run folder of 8 MiB: its checkpoints are refused, with the way on."""
+    """A home of 30 MiB: the warning names the volume. A run folder of 8 MiB: its checkpoints are refused, with the way
+    on.
+    """
     (tmp_path / "small").mkdir()
     home = on_small_disk(
         30, tmp_path / "small", "precision=fp16", f"hydra.run.dir={tmp_path}/run", HOME=str(tmp_path / "small")
@@ -293,7 +303,10 @@ def test_errors_that_need_no_torch_import_none(tmp_path: Path):
         f"hydra.run.dir={tmp_path}/run",
     ]
     heavy = ("torch", "transformers", "datasets", "deepspeed", "sklearn")
-    script = f"import sys; sys.argv = ['runner', *{typed!r}]; from runner.__main__ import main; code = main(); print(code, [name for name in {heavy!r} if name in sys.modules])"
+    script = (
+        f"import sys; sys.argv = ['runner', *{typed!r}]; from runner.__main__ import main; code = main(); "
+        f"print(code, [name for name in {heavy!r} if name in sys.modules])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60
     )
@@ -302,7 +315,10 @@ def test_errors_that_need_no_torch_import_none(tmp_path: Path):
 
 @needs_shared(CASES)
 def test_f60_parameters_are_counted_once():
-    """The estimate's parameters are the tensors of the file: tied weights stand there once. (`final_logits_bias` is a buffer.)"""
+    """The estimate's parameters are the tensors of the file: tied weights stand there once.
+
+    (`final_logits_bias` is a buffer.)
+    """
     models = {"tiny-deberta-3labels": "encoder", "tiny-blenderbot-128": "seq2seq", "tiny-gpt2-nopad": "causal_lm"}
     script = """
 import json, sys
@@ -314,7 +330,8 @@ for name, family in json.loads(sys.argv[2]).items():
     folder = Path(sys.argv[1]) / name
     with safe_open(folder / "model.safetensors", "pt") as file:
         stored = sum(file.get_tensor(key).numel() for key in file.keys() if key != "final_logits_bias")
-    print(name, model_facts(Architecture.of(family, json.loads((folder / "config.json").read_text()), 3)).numel == stored > 0)
+    architecture = Architecture.of(family, json.loads((folder / "config.json").read_text()), 3)
+    print(name, model_facts(architecture).numel == stored > 0)
 """
     done = subprocess.run(
         [sys.executable, "-c", script, str(CASES / "models"), json.dumps(models)],
@@ -331,7 +348,9 @@ for name, family in json.loads(sys.argv[2]).items():
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(bool(ops.lacking("async_io")), reason="libaio or a compiler is missing")
 def test_f56_nvme_for_real_leaves_nothing_behind(tmp_path: Path):
-    """Two minutes for the first build of async_io; swap files above 1 MiB a rank are seen while it runs, and are gone after."""
+    """Two minutes for the first build of async_io; swap files above 1 MiB a rank are seen while it runs, and are gone
+    after.
+    """
     (tmp_path / "nvme").mkdir()
     model = (
         "model.config.hidden_size=1024",

@@ -67,7 +67,9 @@ def test_a_command_of_the_readme_does_what_it_says(command, folder: Path):
 
 @pytest.mark.parametrize("target", ["run", "test"])
 def test_make_targets_exist(target):
-    """`make run` and `make test` themselves are what CI and a new user start; here only that they would do what the README says."""
+    """`make run` and `make test` themselves are what CI and a new user start; here only that they would do what the
+    README says.
+    """
     done = subprocess.run(
         ["make", "-n", target], capture_output=True, text=True, cwd=ROOT, env=dict(os.environ), timeout=30
     )

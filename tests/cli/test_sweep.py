@@ -1,4 +1,6 @@
-"""Sweeps as they are typed: failed cells, going on after Ctrl-C and kill -9, one folder a cell, nothing shared but the host."""
+"""Sweeps as they are typed: failed cells, going on after Ctrl-C and kill -9, one folder a cell, nothing shared but the
+host.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def wait_for(condition: Any, seconds: float = 120) -> None:
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
-    """A sweep with a bad value, a cell that runs out of memory and two that are well; then the same again without the fault."""
+    """A sweep with a bad value, a cell that runs out of memory and two that are well; then the same again without the
+    fault.
+    """
     cwd = tmp_path_factory.mktemp("mixed")
     arguments = ("-m", "launcher=ddp", "train.max_steps=2,0,3,1", *QUICK)
     first = sweep(cwd, *arguments, env={"RUNNER_FAULT": "oom:forward:3"})
@@ -119,7 +123,9 @@ def test_one_folder_a_job_whatever_the_number_of_ranks(mixed: tuple[Path, Any, A
 
 
 def test_nothing_leaks_from_cell_to_cell(tmp_path: Path, real_run: Any) -> None:
-    """F38: the second cell has its own precision, its losses are those of the run alone, and an edited file comes too late."""
+    """F38: the second cell has its own precision, its losses are those of the run alone, and an edited file comes too
+    late.
+    """
     model = tmp_path / "conf" / "scheduler" / "mine.yaml"
     model.parent.mkdir(parents=True)
     model.write_text("name: constant\n")

@@ -134,7 +134,8 @@ MISTAKES = {  # what is typed → what the answer must name
     ],
     ("note=1.5", "model.revision=true"): ["note=1.5", "'note=\"…\"'", "'model.revision=\"…\"'"],
     ("launcher=[ddp,deepspeed]", "model=[]", "zero_stage=[2]", "offload=null", "optimizer={lr:1}"): [
-        "launcher=[ddp,deepspeed]: one option is chosen from a group; launcher has ddp, deepspeed; use launcher=OPTION, or -m launcher=ddp,deepspeed",
+        "launcher=[ddp,deepspeed]: one option is chosen from a group; launcher has ddp, deepspeed; use "
+        "launcher=OPTION, or -m launcher=ddp,deepspeed",
         "model=[]: one option",
         "zero_stage=[2]: one option",
         "offload=null: one option",
@@ -335,7 +336,11 @@ def test_values_out_of_range_and_contradictions_come_at_once(run_cli):
 
 def test_a_typo_and_help_import_no_torch(tmp_path: Path):
     for arguments in (["mdoel=x"], ["--help"], ["render"]):
-        script = f"import sys; sys.argv = ['runner', *{arguments!r}, *{[f'hydra.run.dir={tmp_path}/r'] if arguments == ['render'] else []!r}]; from runner.__main__ import main; main(); print('torch' in sys.modules, 'deepspeed' in sys.modules)"
+        script = (
+            f"import sys; sys.argv = ['runner', *{arguments!r}, "
+            f"*{[f'hydra.run.dir={tmp_path}/r'] if arguments == ['render'] else []!r}]; from runner.__main__ "
+            "import main; main(); print('torch' in sys.modules, 'deepspeed' in sys.modules)"
+        )
         done = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60
         )
@@ -419,7 +424,8 @@ def test_missing_and_broken_references_are_listed_together(run_cli, tmp_path: Pa
     """F27: one `???`, an unknown root, a typo inside a reference; also where nothing uses the key."""
     (tmp_path / "conf" / "model").mkdir(parents=True)
     (tmp_path / "conf" / "model" / "broken.yaml").write_text(
-        "# @package _global_\nmodel:\n  name: broken\n  path: ???\n  revision: ${paths.root}/run\nscheduler:\n  warmup_steps: ${optimizer.warmup_stepz}\n"
+        "# @package _global_\nmodel:\n  name: broken\n  path: ???\n  revision: ${paths.root}/run\nscheduler:\n  "
+        "warmup_steps: ${optimizer.warmup_stepz}\n"
     )
     done = run_cli("model=broken", cwd=tmp_path)
     assert done.returncode == 2

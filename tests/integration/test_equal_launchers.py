@@ -86,7 +86,8 @@ def test_ddp_ranks_hold_equal_parameters_and_all_the_rows(baseline):
     record = ddp.record
     assert record["parameter_checksums"][0] == record["parameter_checksums"][1]
     assert record["observed"]["distributed_type"] in ("MULTI_CPU", "MULTI_GPU")
-    # 50 steps of 16 rows; accumulated: 25 full steps of 24 rows and the last of the epoch with 4 rows = 604, then 24 more steps.
+    # 50 steps of 16 rows; accumulated: 25 full steps of 24 rows and the last of the epoch with 4 rows = 604, then 24
+    # more steps.
     assert record["samples_seen"] == {"plain": 800, "accumulated": 604 + 24 * 24}[name]
 
 

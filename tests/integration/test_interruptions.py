@@ -72,7 +72,10 @@ def test_a_signal_to_every_process_checkpoints_and_the_run_goes_on(
 def test_sigterm_in_an_evaluation_checkpoints_and_the_evaluation_is_done_again(
     launcher: str, real_run: Any, tmp_path: Path
 ) -> None:
-    """Under DDP ranks may be batches apart in an evaluation, under ZeRO-3 every batch needs all ranks. Epoch 1 ends with step 7."""
+    """Under DDP ranks may be batches apart in an evaluation, under ZeRO-3 every batch needs all ranks.
+
+    Epoch 1 ends with step 7.
+    """
     options = (*LAUNCHERS[launcher], *SHORT, "train.eval_micro_batch_size=2")
     undisturbed = real_run(*options, run_dir=tmp_path / "undisturbed")
     started = Started(*options, run_dir=tmp_path / "run", env={"RUNNER_FAULT": "sleep=4:evaluation:8"})
@@ -93,7 +96,9 @@ def test_sigterm_in_an_evaluation_checkpoints_and_the_evaluation_is_done_again(
     [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.soak) for each in (signal.SIGINT, signal.SIGUSR1))],
 )
 def test_a_signal_after_the_record_is_closed_changes_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    """The runner is still closing its host and printing the table: the run is completed, and its exit status says so."""
+    """The runner is still closing its host and printing the table: the run is completed, and its
+    exit status says so.
+    """
     run_dir = tmp_path / "run"
     started = Started(*LAUNCHERS["ddp"], *SHORT, "train.max_steps=2", run_dir=run_dir)
     if started.wait_until(
@@ -194,7 +199,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_costs_a_checkpoint_not_the_run(small_disk: Path, real_run: Any, tmp_path: Path) -> None:
-    """Case F43: refused before training; without that check reported when it happens, the earlier checkpoint stays; with space it continues."""
+    """Case F43: refused before training; without that check reported when it happens, the earlier checkpoint stays;
+    with space it continues.
+    """
     with pytest.raises(RequestError, match=r"3 checkpoints of about .* free are 6.0 MiB"):
         real_run(*LAUNCHERS["ddp"], *SHORT, "checkpoint.every_steps=4", run_dir=small_disk / "run")
     whole = real_run(*LAUNCHERS["ddp"], *SHORT, run_dir=tmp_path / "whole")
@@ -219,7 +226,9 @@ def test_a_full_disk_costs_a_checkpoint_not_the_run(small_disk: Path, real_run: 
 
 @pytest.mark.soak
 def test_runs_started_at_the_same_moment_all_complete(tmp_path: Path) -> None:
-    """Own ports, own folders though no folder was named, one shared cache; no home to write to; tokens found nowhere."""
+    """Own ports, own folders though no folder was named, one shared cache; no home to write to;
+    tokens found nowhere.
+    """
     hub = tmp_path / "hub"
     hub.mkdir()
     (hub / "token").write_text(TOKEN)

@@ -75,12 +75,14 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 model, tokenizer = (cls.from_pretrained(sys.argv[1]) for cls in (AutoModelForSequenceClassification, AutoTokenizer))
 rows = [json.loads(line) for line in open(sys.argv[2])][:64]
 batch = tokenizer([r["sentence1"] for r in rows], [r["sentence2"] for r in rows], padding=True, return_tensors="pt")
-print(json.dumps([[model.config.id2label[i] for i in model(**batch).logits.argmax(-1).tolist()], model.config.label2id]))
+labels = [model.config.id2label[i] for i in model(**batch).logits.argmax(-1).tolist()]
+print(json.dumps([labels, model.config.label2id]))
 """
     import sys
 
     done = subprocess.run(
-        [sys.executable, "-c", script, str(default_run.run_dir / "model"), str(ROOT / "runner/samples/paraphrases/validation.jsonl")],
+        [sys.executable, "-c", script, str(default_run.run_dir / "model"),
+        str(ROOT / "runner/samples/paraphrases/validation.jsonl")],
         capture_output=True, text=True, timeout=120, env=cli_environment(HF_HUB_OFFLINE="1"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -225,8 +227,10 @@ def test_evaluation_is_the_same_for_any_number_of_ranks(real_run, tmp_path: Path
     found = {}
     for ranks in (1, 2, 3):
         result = real_run(
-            *files("cls_train.csv"), "mode=evaluate", "launcher=ddp", f"launcher.num_processes={ranks}", "train.eval_micro_batch_size=2", f"dataset.test={one_row}",
-            f"model.path={weights}", "model.init=pretrained", "model.tokenizer=null", run_dir=tmp_path / f"ranks{ranks}",
+            *files("cls_train.csv"), "mode=evaluate", "launcher=ddp", f"launcher.num_processes={ranks}",
+            "train.eval_micro_batch_size=2", f"dataset.test={one_row}",
+            f"model.path={weights}", "model.init=pretrained", "model.tokenizer=null",
+            run_dir=tmp_path / f"ranks{ranks}",
         )  # fmt: skip
         assert result.returncode == 0, result.text
         assert result.record["evaluations"]["validation"]["rows"] == 7

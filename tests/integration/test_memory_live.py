@@ -1,4 +1,6 @@
-"""The estimate against live tensors: two gloo ranks, DDP and ZeRO 0–3; fp32 with a tiny and a 100 M-parameter model, bf16 with the tiny one."""
+"""The estimate against live tensors: two gloo ranks, DDP and ZeRO 0–3; fp32 with a tiny and a 100 M-parameter model,
+bf16 with the tiny one.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ metrics.import_libraries(("accuracy", "f1"))
 assert {"evaluate", "datasets", "sklearn.metrics"} <= set(sys.modules)
 before = set(sys.modules)
 assert metrics.classification([1, 0, 1, 1], [1, 0, 0, 1], 2) == {"accuracy": 0.75, "f1": 0.8}  # 2 · 2/3 · 1 / (2/3 + 1)
-assert not {name.partition(".")[0] for name in set(sys.modules) - before} & {"evaluate", "datasets", "sklearn", "sacrebleu", "scipy"}
+new = {name.partition(".")[0] for name in set(sys.modules) - before}
+assert not new & {"evaluate", "datasets", "sklearn", "sacrebleu", "scipy"}
 """
 
 

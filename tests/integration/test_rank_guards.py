@@ -16,7 +16,9 @@ import sys, torch, torch.multiprocessing as mp
 import os
 
 def rank(index, port):
-    os.environ |= {"RANK": str(index), "LOCAL_RANK": str(index), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
+    rendezvous = {"RANK": str(index), "LOCAL_RANK": str(index), "WORLD_SIZE": "2"}
+    rendezvous |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    os.environ |= rendezvous | {"ACCELERATE_USE_CPU": "true"}
     from accelerate import Accelerator
     from runner.train.ranks import RankError, check_equal_parameters
     accelerator = Accelerator(cpu=True)
@@ -80,7 +82,8 @@ def test_foreign_environment_and_default_config_change_nothing(tmp_path: Path, r
     home = tmp_path / "hf"
     (home / "accelerate").mkdir(parents=True)
     (home / "accelerate" / "default_config.yaml").write_text(
-        "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: fp16\nnum_processes: 5\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\n"
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: fp16\nnum_processes: "
+        "5\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\n"
     )
     foreign = {
         "HF_HOME": str(home),

@@ -29,12 +29,16 @@ FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
-HOSTILE = "</script><script>document.title='owned'</script><img src=https://example.invalid/x onerror=\"document.title='owned'\">"
+HOSTILE = (
+    "</script><script>document.title='owned'</script><img src=https://example.invalid/x "
+    "onerror=\"document.title='owned'\">"
+)
 
 # Bar charts whose bars are not drawn on one common scale.
 _UNEVEN = """
     return [...document.querySelectorAll(".bars")].filter(chart =>
-        new Set([...chart.querySelectorAll(".bar-track")].map(track => Math.round(track.getBoundingClientRect().width))).size !== 1
+        new Set([...chart.querySelectorAll(".bar-track")].map(
+            track => Math.round(track.getBoundingClientRect().width))).size !== 1
     ).map(chart => chart.ariaLabel)
 """
 
@@ -154,7 +158,8 @@ def test_nothing_sticks_out_of_a_phone(browser: Any, page: str) -> None:
     browser.execute_script("document.querySelectorAll('details').forEach(details => { details.open = true; })")
     script = """
         return [...document.querySelectorAll("main *")].filter(element => element.getBoundingClientRect().right > 390.5
-            && getComputedStyle(element).position !== "absolute" && !element.closest("svg")).map(element => element.outerHTML.slice(0, 120))
+            && getComputedStyle(element).position !== "absolute" && !element.closest("svg"))
+            .map(element => element.outerHTML.slice(0, 120))
     """
     assert browser.execute_script(script) == []
 
@@ -163,11 +168,14 @@ def _contrast(browser: Any, selector: str) -> float:
     """WCAG contrast of an element's text with the nearest painted ground behind it."""
     script = """
         const parse = text => text.match(/[\\d.]+/g).map(Number);
-        const light = rgb => { const [r, g, b] = rgb.slice(0, 3).map(v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });
+        const light = rgb => { const [r, g, b] = rgb.slice(0, 3).map(v => { v /= 255;
+            return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });
             return .2126 * r + .7152 * g + .0722 * b; };
         const element = document.querySelector(arguments[0]);
-        let ground = element; while (ground && (parse(getComputedStyle(ground).backgroundColor)[3] ?? 1) === 0) ground = ground.parentElement;
-        const pair = [light(parse(getComputedStyle(element).color)), light(parse(getComputedStyle(ground).backgroundColor))].sort((a, b) => b - a);
+        let ground = element;
+        while (ground && (parse(getComputedStyle(ground).backgroundColor)[3] ?? 1) === 0) ground = ground.parentElement;
+        const pair = [light(parse(getComputedStyle(element).color)),
+            light(parse(getComputedStyle(ground).backgroundColor))].sort((a, b) => b - a);
         return (pair[0] + .05) / (pair[1] + .05);
     """
     return float(browser.execute_script(script, selector))
@@ -182,7 +190,10 @@ def test_text_has_enough_contrast(browser: Any, page: str, scheme: str) -> None:
 
 def test_plots_follow_the_colour_scheme_while_the_page_is_open(browser: Any, page: str) -> None:
     _open(browser, page, 1280, "light")
-    read = "return getComputedStyle(document.querySelector('.xtick text')).fill + getComputedStyle(document.querySelector('path.js-line')).stroke"
+    read = (
+        "return getComputedStyle(document.querySelector('.xtick text')).fill + "
+        "getComputedStyle(document.querySelector('path.js-line')).stroke"
+    )
     light = browser.execute_script(read)
     browser.execute_cdp_cmd(
         "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}

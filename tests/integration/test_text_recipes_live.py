@@ -138,7 +138,10 @@ def test_full_runs_for_every_method(recipe: str, method: str, real_run: Any, tmp
     assert result.record["wall_seconds"] < 120
 
 
-SEQ2SEQ_SIZES = "d_model=32 encoder_layers=1 decoder_layers=1 encoder_attention_heads=2 decoder_attention_heads=2 encoder_ffn_dim=64 decoder_ffn_dim=64 vocab_size=215"
+SEQ2SEQ_SIZES = (
+    "d_model=32 encoder_layers=1 decoder_layers=1 encoder_attention_heads=2 decoder_attention_heads=2 "
+    "encoder_ffn_dim=64 decoder_ffn_dim=64 vocab_size=215"
+)
 DECODER_SIZES = (
     "hidden_size=64 intermediate_size=96 num_hidden_layers=2 num_attention_heads=4 num_key_value_heads=2 vocab_size=512"
 )
@@ -155,7 +158,9 @@ FAMILIES = {
 @pytest.mark.soak
 @pytest.mark.parametrize("model", FAMILIES)
 def test_every_architecture_trains_and_generates_partitioned(model: str, real_run: Any, tmp_path: Path) -> None:
-    """The real model classes, made small, with random weights: forward, backward, generation and saving under ZeRO-3."""
+    """The real model classes, made small, with random weights: forward, backward, generation and
+    saving under ZeRO-3.
+    """
     replies = "d_model" in FAMILIES[model]
     kind = ("recipe=gpt2_wikitext", "dataset=stories_sample")
     if replies:
@@ -246,8 +251,10 @@ def test_the_encoder_runs_once_a_batch_whatever_the_beams() -> None:
 # Cases collected from other projects' issues.
 
 BLENDERBOT = (
-    *DIALOGUES, "model.init=pretrained", f"model.path={CASES}/models/tiny-blenderbot-128", "model.tokenizer=null", "dataset=files", "dataset.columns.texts=source",
-    "dataset.columns.labels=target", r"task.turn_separator=\n", f"dataset.train={CASES}/data/dlg_train.jsonl", "train.epochs=1", *SCRATCH,
+    *DIALOGUES, "model.init=pretrained", f"model.path={CASES}/models/tiny-blenderbot-128", "model.tokenizer=null",
+    "dataset=files", "dataset.columns.texts=source",
+    "dataset.columns.labels=target", r"task.turn_separator=\n", f"dataset.train={CASES}/data/dlg_train.jsonl",
+    "train.epochs=1", *SCRATCH,
 )  # fmt: skip
 
 
@@ -300,7 +307,9 @@ def test_empty_replies_and_references_are_counted(real_run: Any, tmp_path: Path)
 
 @needs_shared(CASES)
 def test_wider_tokenizer_under_zero3(real_run: Any, tmp_path: Path) -> None:
-    """F52: a model built from its configuration starts at ln(vocabulary) at every stage, also with a token added to the tokenizer."""
+    """F52: a model built from its configuration starts at ln(vocabulary) at every stage, also with a token added to the
+    tokenizer.
+    """
     folder = tmp_path / "model"
     shutil.copytree(CASES / "models/tiny-gpt2-nopad", folder)
     folder.chmod(0o755)

@@ -1,6 +1,8 @@
-"""Kills and signals at random moments, over launchers and stages: each time a clean end, and a resume that is bit-equal.
+"""Kills and signals at random moments, over launchers and stages: each time a clean end, and a resume that is
+bit-equal.
 
-`make soak`; RUNNER_SOAK_SEED repeats a sequence, RUNNER_SOAK_CASES says how many of each kind. About a quarter of a minute a case on a free machine.
+`make soak`; RUNNER_SOAK_SEED repeats a sequence, RUNNER_SOAK_CASES says how many of each kind. About a quarter of a
+minute a case on a free machine.
 """
 
 from __future__ import annotations

@@ -40,28 +40,67 @@ def record(
     scores = {"f1": 0.8, "accuracy": 0.75}
     epochs = [
         {
-            "epoch": epoch, "train_seconds": train_seconds, "eval_seconds": 1.5, "train_samples_per_second": 64 / train_seconds,
-            "train_tokens_per_second": 640.0, "step_seconds_p50": 0.5, "step_seconds_p95": 0.7, "train_loss": 0.6, "metrics": scores,
+            "epoch": epoch,
+            "train_seconds": train_seconds,
+            "eval_seconds": 1.5,
+            "train_samples_per_second": 64 / train_seconds,
+            "train_tokens_per_second": 640.0,
+            "step_seconds_p50": 0.5,
+            "step_seconds_p95": 0.7,
+            "train_loss": 0.6,
+            "metrics": scores,
         }
         for epoch in (1, 2)
-    ]  # fmt: skip
+    ]
     base = {
-        "schema_version": 1, "run_id": f"{method}-{micro}-{seed}".replace(" ", ""), "started_at": "2025-01-01T10:00:00Z",
-        "ended_at": "2025-01-01T10:01:00Z", "status": "completed", "reason": None, "command": "python -m runner run", "overrides": [],
-        "note": "", "config": config, "config_hash": "0" * 64, "code": {"git_commit": "a" * 40, "dirty": False},
-        "versions": {"torch": "2.7.1", "deepspeed": "0.17.1"}, "hardware": {"host": "box", "devices": [{"name": "H100"}, {"name": "H100"}]},
-        "world_size": 2, "global_batch_size": micro * 2, "micro_batch_size": micro, "gradient_accumulation_steps": 1,
-        "num_parameters": 1_000_000, "optimizer_steps": 8, "samples_seen": 128, "data_order_hash": f"order-{seed}", "method": method,
-        "data": {"train": {"rows": 64, "fingerprint": "aa", "generated": False}, "validation": {"rows": 16, "fingerprint": "bb", "generated": False}},
-        "observed": {
-            "device": "cuda", "optimizer_class": "AdamW", "optimizer_state_dtype": "float32", "parameter_dtype": "float32",
-            "activation_dtype": "bfloat16", "gradient_dtype": "float32", "world_size": 2,
+        "schema_version": 1,
+        "run_id": f"{method}-{micro}-{seed}".replace(" ", ""),
+        "started_at": "2025-01-01T10:00:00Z",
+        "ended_at": "2025-01-01T10:01:00Z",
+        "status": "completed",
+        "reason": None,
+        "command": "python -m runner run",
+        "overrides": [],
+        "note": "",
+        "config": config,
+        "config_hash": "0" * 64,
+        "code": {"git_commit": "a" * 40, "dirty": False},
+        "versions": {"torch": "2.7.1", "deepspeed": "0.17.1"},
+        "hardware": {"host": "box", "devices": [{"name": "H100"}, {"name": "H100"}]},
+        "world_size": 2,
+        "global_batch_size": micro * 2,
+        "micro_batch_size": micro,
+        "gradient_accumulation_steps": 1,
+        "num_parameters": 1_000_000,
+        "optimizer_steps": 8,
+        "samples_seen": 128,
+        "data_order_hash": f"order-{seed}",
+        "method": method,
+        "data": {
+            "train": {"rows": 64, "fingerprint": "aa", "generated": False},
+            "validation": {"rows": 16, "fingerprint": "bb", "generated": False},
         },
-        "epochs": epochs, "metrics": scores, "best": {"epoch": 2, "metric": "f1", "value": 0.8},
-        "phases": {"start": 4.0, "train": 2 * train_seconds, "evaluate": 3.0, "save": 1.0}, "wall_seconds": 8.0 + 2 * train_seconds,
-        "peak_memory_bytes": [2 * GIB, 3 * GIB], "memory_prediction": {"per_rank_bytes": [3 * GIB, 3 * GIB], "items": {"parameters": GIB}},
-        "cell": None, "fit": None, "attempts": [], "artifacts": {},
-    }  # fmt: skip
+        "observed": {
+            "device": "cuda",
+            "optimizer_class": "AdamW",
+            "optimizer_state_dtype": "float32",
+            "parameter_dtype": "float32",
+            "activation_dtype": "bfloat16",
+            "gradient_dtype": "float32",
+            "world_size": 2,
+        },
+        "epochs": epochs,
+        "metrics": scores,
+        "best": {"epoch": 2, "metric": "f1", "value": 0.8},
+        "phases": {"start": 4.0, "train": 2 * train_seconds, "evaluate": 3.0, "save": 1.0},
+        "wall_seconds": 8.0 + 2 * train_seconds,
+        "peak_memory_bytes": [2 * GIB, 3 * GIB],
+        "memory_prediction": {"per_rank_bytes": [3 * GIB, 3 * GIB], "items": {"parameters": GIB}},
+        "cell": None,
+        "fit": None,
+        "attempts": [],
+        "artifacts": {},
+    }
     return merged(base, changes)
 
 

@@ -185,7 +185,9 @@ def test_a_conversion_ends_when_the_run_is_asked_to(tmp_path: Path, monkeypatch:
 
 
 def test_a_killed_attempt_lasted_until_its_last_sign_of_life(tmp_path: Path) -> None:
-    """Started at 10:00, its last heartbeat at 10:30 (in an evaluation, which writes nothing else), resumed days later."""
+    """Started at 10:00, its last heartbeat at 10:30 (in an evaluation, which writes nothing else),
+    resumed days later.
+    """
     record = Record(tmp_path)
     record.data = {
         "status": "running",

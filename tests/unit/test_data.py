@@ -72,7 +72,10 @@ def test_scan_counts_rows_labels_and_missing_values(tmp_path: Path):
     assert header(path) == ["text ", "label"]
 
 
-ROWS = '{"a": "x", "b": "y", "label": 1}\n{"b": ["t", "u"], "label": [1]}\n{"a": "\\ud800", "b": [null], "label": 0}\n{"a": {"k": 1}, "b": "ü", "late": 1}\n'
+ROWS = (
+    '{"a": "x", "b": "y", "label": 1}\n{"b": ["t", "u"], "label": [1]}\n{"a": "\\ud800", "b": [null], "label": '
+    '0}\n{"a": {"k": 1}, "b": "ü", "late": 1}\n'
+)
 
 
 def test_scan_finds_missing_keys_and_what_is_no_text(tmp_path: Path):

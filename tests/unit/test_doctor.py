@@ -59,7 +59,10 @@ def find(findings: Any, words: str) -> Finding:
 def run(path: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "TRANSFORMERS_"))}
     environment |= {"PATH": str(path)} | variables
-    code = "import sys; from runner.cli.doctor import main; status = main(sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(status)"
+    code = (
+        "import sys; from runner.cli.doctor import main; status = main(sys.argv[1:]); assert 'torch' not in "
+        "sys.modules; sys.exit(status)"
+    )
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env=environment,

@@ -80,9 +80,10 @@ def test_kept_tensors_of_one_gpt2_block_by_hand() -> None:
     """The difference that one more block makes, in fp32 without dropout, counted from the formulas of the block.
 
     n = rows × length tokens of width d: input of the 1st norm (n d), its mean and rstd (2 n), input of c_attn (n d),
-    the joined q, k, v (3 n d; k and v copied once more into the key-value cache: 2 n d), attention output (n d) and logsumexp
-    (n heads), inputs of the 2nd norm (n d, 2 n) and of c_fc (n d). Of width 4 d: gelu_new(x) = x/2 (1 + tanh(…x³…))
-    keeps x, x/2, the tanh, 1 + tanh, and the second projection its input. The output of c_attn is kept through q, its slice.
+    the joined q, k, v (3 n d; k and v copied once more into the key-value cache: 2 n d), attention output (n d) and
+    logsumexp (n heads), inputs of the 2nd norm (n d, 2 n) and of c_fc (n d). Of width 4 d: gelu_new(x) = x/2 (1 +
+    tanh(…x³…)) keeps x, x/2, the tanh, 1 + tanh, and the second projection its input. The output of c_attn is kept
+    through q, its slice.
     """
     rows, length, d, heads = 4, 16, 32, 2
     n = rows * length
@@ -157,7 +158,8 @@ def test_70_billion_parameters_within_two_gibibytes() -> None:
 import json, resource
 from runner.memory import Architecture, Workload, estimate
 from runner.memory.search import fit
-work = Workload(Architecture.of("causal_lm", {LLAMA_70B!r}), micro_batch_size=1, source_length=4096, precision="bf16", zero_stage=3,
+work = Workload(Architecture.of("causal_lm", {LLAMA_70B!r}), micro_batch_size=1, source_length=4096,
+                precision="bf16", zero_stage=3,
                 num_processes=8, num_nodes=8, gradient_checkpointing=True)
 found = estimate(work)
 largest = fit(work, 80 * 2**30)
@@ -171,6 +173,9 @@ print(json.dumps([found.num_parameters, resource.getrusage(resource.RUSAGE_SELF)
 
 
 def test_importing_the_package_imports_no_torch() -> None:
-    program = "import sys, runner.memory, runner.memory.search, runner.memory.estimate_table, runner.cli.estimate; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    program = (
+        "import sys, runner.memory, runner.memory.search, runner.memory.estimate_table, runner.cli.estimate; "
+        "print('torch' in sys.modules, 'transformers' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["False", "False"]

@@ -190,7 +190,9 @@ def test_adam_temporaries_by_kernel() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_states_fall_with_the_ranks_by_the_stage_rule(stage: int, precision: str) -> None:
-    """Rajbhandari et al. 2020, section 5: with many ranks only 4Ψ, 4Ψ, 2Ψ and 0 bytes of the half-precision 16Ψ stay."""
+    """Rajbhandari et al. 2020, section 5: with many ranks only 4Ψ, 4Ψ, 2Ψ and 0 bytes of the
+    half-precision 16Ψ stay.
+    """
     big = ModelFacts((ParameterFact("a", 64_000, True), ParameterFact("b", 64_000, True)), 0, 0, None)
     sizes = [
         sum(

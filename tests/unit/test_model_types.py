@@ -61,7 +61,10 @@ def test_model_types_by_class() -> None:
 
 
 def test_reading_imports_nothing() -> None:
-    script = "import sys; from runner.config.model_types import config_class; config_class('bert'); print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    script = (
+        "import sys; from runner.config.model_types import config_class; config_class('bert'); print([name for "
+        "name in ('torch', 'transformers') if name in sys.modules])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=cli_environment(), cwd=ROOT, timeout=60
     )

@@ -1,4 +1,6 @@
-"""A user's own DeepSpeed JSON: what runs is what plan and record say; the default run has 375 optimizer steps and 38 of warm-up."""
+"""A user's own DeepSpeed JSON: what runs is what plan and record say; the default run has 375 optimizer steps and 38 of
+warm-up.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,10 @@ def test_two_buffer_counts_are_kept_and_reported(taken):
         run.user_json["zero_optimization"][f"offload_{part}"]["buffer_count"] for part in ("optimizer", "param")
     ] == [4, 5]
     assert run.config.offload.buffer_count == 4
-    reported = "offload_param.buffer_count=5: the record has one offload.buffer_count, and there stands zero_optimization.offload_optimizer.buffer_count=4"
+    reported = (
+        "offload_param.buffer_count=5: the record has one offload.buffer_count, and there stands "
+        "zero_optimization.offload_optimizer.buffer_count=4"
+    )
     assert any(reported in notice.line() for notice in run.notices)
 
 
@@ -180,7 +185,9 @@ def test_a_schedule_that_differs_is_reported(params, warning, plan, taken):
 
 @pytest.mark.parametrize(("total", "index"), [(375, 377), (5, 7)])
 def test_a_schedule_without_warm_up_is_shifted_as_a_whole(total, index, taken):
-    """Rendered behind a warm-up of 2 that is never used: `total` becomes `total + 2`; the rendered file, given again, means the same."""
+    """Rendered behind a warm-up of 2 that is never used: `total` becomes `total + 2`; the rendered file, given again,
+    means the same.
+    """
     first = taken(scheduler(total_num_steps=total), "scheduler.warmup_steps=0")
     params = first.user_json["scheduler"]["params"]
     assert (params["total_num_steps"], params["warmup_num_steps"], params["last_batch_iteration"]) == (index, 2, 2)
@@ -318,7 +325,8 @@ def test_every_value_of_the_wrong_kind_is_named_at_once(refused):
                     },
                 }
             },
-            "offload_param.nvme_path=/param: launcher.config_file says zero_optimization.offload_optimizer.nvme_path=/optimizer as well",
+            "offload_param.nvme_path=/param: launcher.config_file says "
+            "zero_optimization.offload_optimizer.nvme_path=/optimizer as well",
         ),
         (
             {"zero_optimization": {"stage": 3, "max_live_parameters": 1, "stage3_max_live_parameters": 2}},

@@ -1,4 +1,6 @@
-"""Devices, number formats, compilers and packages asked for against what a machine has; pretended machines, no torch."""
+"""Devices, number formats, compilers and packages asked for against what a machine has; pretended
+machines, no torch.
+"""
 
 from __future__ import annotations
 
@@ -362,7 +364,9 @@ def test_nvme_each_with_its_own_reason(aio, tmp_path: Path) -> None:
 
 
 def test_nvme_with_too_little_room(aio, tmp_path: Path) -> None:
-    """F56: 14 bytes a parameter (12 for the optimizer, 2 for the weights) against the free space, here for 10^15 of them."""
+    """F56: 14 bytes a parameter (12 for the optimizer, 2 for the weights) against the free space, here for 10^15 of
+    them.
+    """
     huge = (
         "model.config.vocab_size=1000000",
         "model.config.hidden_size=100000000",

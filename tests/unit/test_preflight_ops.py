@@ -1,4 +1,6 @@
-"""Building ahead: who may build, what is cleared, what is said, and when it is given up. The host is pretended; a real build is in tests/cli."""
+"""Building ahead: who may build, what is cleared, what is said, and when it is given up. The host is pretended; a real
+build is in tests/cli.
+"""
 
 from __future__ import annotations
 

@@ -107,7 +107,8 @@ FINE = '{"sentence1":"a","sentence2":"b","label":0}\n{"sentence1":"c","sentence2
         ),
         (
             '{"sentence1":"a\\ud800","sentence2":"b","label":1}',
-            "column 'sentence1' holds text with half a character (a lone surrogate such as \\ud800) where text is needed in row 3",
+            "column 'sentence1' holds text with half a character (a lone surrogate such as \\ud800) where text is "
+            "needed in row 3",
         ),
         (
             '{"sentence1":"a","sentence2":"b","label":[1]}',
@@ -251,7 +252,9 @@ def test_parameters_are_read_from_the_files(tmp_path: Path) -> None:
 
 
 def test_state_bytes_by_method() -> None:
-    """Weights + Adam under DDP: 12 a parameter; a master copy more at ZeRO 1–3 (16), of which weights in bf16 take 2 less (14)."""
+    """Weights + Adam under DDP: 12 a parameter; a master copy more at ZeRO 1–3 (16), of which weights in bf16 take 2
+    less (14).
+    """
     ddp = config_of(launcher={"name": "ddp"}, zero={"stage": 0})
     assert state_bytes(ddp, 100) == 1200
     assert state_bytes(config_of(precision={"name": "fp32"}), 100) == 1600

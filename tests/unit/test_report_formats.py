@@ -163,7 +163,8 @@ def test_a_missing_extra_is_one_line(
 def test_the_table_needs_neither_torch_nor_the_extra(tree: Path) -> None:
     code = (
         "import sys; from runner.cli.report import main; status = main(sys.argv[1:]);"
-        "bad = {'torch', 'hydra', 'jinja2', 'plotly', 'numpy', 'pydantic'} & set(sys.modules); sys.exit(status or str(bad) if bad else status)"
+        "bad = {'torch', 'hydra', 'jinja2', 'plotly', 'numpy', 'pydantic'} & set(sys.modules); sys.exit(status or "
+        "str(bad) if bad else status)"
     )
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code, str(tree)], capture_output=True, text=True, cwd=root, timeout=60)
@@ -191,7 +192,8 @@ def test_the_result_of_one_run_says_what_it_was(capsys: pytest.CaptureFixture[st
         ((10.0, 10.1), "No method is distinguishably faster than DDP at global batch 16."),
         (
             (5.0,),
-            "ZeRO-2 trains 2.03× as fast as DDP at global batch 16, without the repeats that would say how sure that is.",
+            "ZeRO-2 trains 2.03× as fast as DDP at global batch 16, without the repeats that would say how sure that "
+            "is.",
         ),
         ((10.0,), "No method is distinguishably faster than DDP at global batch 16."),
     ],

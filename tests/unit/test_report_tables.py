@@ -168,8 +168,10 @@ def test_fairness_names_all_that_was_the_same(tmp_path: Path) -> None:
     assert table.fairness is not None
     assert {check.verdict for check in table.fairness.checks} == {"same"}
     (line,) = statement(table.fairness)
-    for name in ("optimizer class", "optimizer state dtype", "learning-rate curve", "global batch size", "gradient clipping", "data order",
-                 "precision", "samples seen", "evaluation settings", "warm-up steps", "data set fingerprint", "model", "seed"):  # fmt: skip
+    for name in ("optimizer class", "optimizer state dtype", "learning-rate curve", "global batch size",
+    "gradient clipping", "data order",
+                 "precision", "samples seen", "evaluation settings", "warm-up steps", "data set fingerprint", "model",
+                 "seed"):  # fmt: skip
         assert name in line
 
 

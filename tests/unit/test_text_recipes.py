@@ -86,7 +86,8 @@ def test_dialogue_features_and_long_targets() -> None:
     assert made["reference"] == ["abc", "abcdef"]  # scored whole
     assert made["labels"] == [[97, 98, 99, 0], [97, 98, 99, 0]]  # the end stays
     assert recipe.preparation_notes() == [
-        "1 of 2 targets were longer than 4 tokens (on average by 3.0) and lost their end in training; BLEU sees them whole"
+        "1 of 2 targets were longer than 4 tokens (on average by 3.0) and lost their end in training; BLEU sees them "
+        "whole"
     ]
     row = {name: values[0] for name, values in made.items()}
     assert (recipe.length(row), recipe.items(row)) == (8, 4)
@@ -177,9 +178,13 @@ def test_position_limits() -> None:
 
 def test_wrong_family_is_refused_with_the_recipes_that_fit() -> None:
     assert problems("model=gpt2_tiny") == [
-        "error: model=gpt2_tiny: is of the family causal_lm; recipe=deberta_mrpc trains encoder; use recipe=gpt2_wikitext"
+        "error: model=gpt2_tiny: is of the family causal_lm; recipe=deberta_mrpc trains encoder; use "
+        "recipe=gpt2_wikitext"
     ]
-    said = "error: model=t5_small: is of the family seq2seq; recipe=gpt2_wikitext trains causal_lm; use recipe=blenderbot_mudoconv"
+    said = (
+        "error: model=t5_small: is of the family seq2seq; recipe=gpt2_wikitext trains causal_lm; use "
+        "recipe=blenderbot_mudoconv"
+    )
     assert problems("recipe=gpt2_wikitext", "model=t5_small") == [said]
 
 

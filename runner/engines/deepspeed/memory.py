@@ -7,7 +7,8 @@ Sources, besides the installed code itself:
   (half weights, half gradients; fp32 copy, momentum, variance), section 5: dividing 12, then 14, then 16 of
   them by the number of ranks (stages 1, 2, 3).
 - The other rule of thumb, 20 bytes: fp32 gradients come on top for the optimizer step (2 + 2 + 4 + 4 + 8), as in
-  DeepSpeed's stage 0 in half precision; or fp32 weights, gradients and states (16) plus a bucket copy of the gradients (4), as under DDP.
+  DeepSpeed's stage 0 in half precision; or fp32 weights, gradients and states (16) plus a bucket copy of the gradients
+  (4), as under DDP.
 - deepspeed/runtime/zero/stage_1_and_2.py, stage3.py, engine.py, runtime/fp16/unfused_optimizer.py, and torch's
   DistributedDataParallel and Adam; the lines they stand for are named at each item.
 
@@ -31,7 +32,9 @@ BACKWARD_MOMENTS: tuple[Moment, ...] = ("forward", "recompute", "backward")
 
 
 def state_items(workload: Workload, facts: ModelFacts, rank: int | None = None) -> list[Item]:
-    """Items of one rank (of the fullest with None) for parameters, gradients, optimizer states, master copy and buckets."""
+    """Items of one rank (of the fullest with None) for parameters, gradients, optimizer states, master copy and
+    buckets.
+    """
     if workload.launcher == "ddp":
         return _ddp(workload, facts)
     if workload.stage == 0:
@@ -146,8 +149,9 @@ def partitions(groups: list[list[int]], world_size: int) -> list[int]:
 def fullest(groups: list[list[int]], world_size: int, rank: int | None = None) -> int:
     """Elements of gradients that stages 1 and 2 keep on one rank: `rank`, or the one with most.
 
-    copy_grads_in_partition keeps the gradient of a tensor whole on every rank whose partition holds a part of it, also on
-    a border. From rank to rank the sum changes only where a tensor begins or ends, so the work is by tensors, not by ranks.
+    copy_grads_in_partition keeps the gradient of a tensor whole on every rank whose partition holds a part of it, also
+    on a border. From rank to rank the sum changes only where a tensor begins or ends, so the work is by tensors, not by
+    ranks.
     """
     changes: Counter[int] = Counter()  # rank → elements that are kept from it on, less those no longer kept
     for group, partition in zip(groups, partitions(groups, world_size), strict=True):

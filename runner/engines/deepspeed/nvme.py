@@ -41,13 +41,19 @@ def _problem(config: RunConfig, path: str, why: str, first: str = "") -> Problem
 
 
 def _not_writable(folder: Path) -> str | None:
-    """Try it: permissions, read-only and special file systems have one thing in common. DeepSpeed opens its files with O_DIRECT."""
+    """Try it: permissions, read-only and special file systems have one thing in common.
+
+    DeepSpeed opens its files with O_DIRECT.
+    """
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".runner-") as file:
             try:
                 os.close(os.open(file.name, os.O_RDWR | getattr(os, "O_DIRECT", 0)))
             except OSError as error:
-                return f"this file system allows no direct access to a disk (O_DIRECT: {error.strerror}), which NVMe offload needs"
+                return (
+                    f"this file system allows no direct access to a disk (O_DIRECT: {error.strerror}), which NVMe "
+                    "offload needs"
+                )
     except OSError as error:
         return f"cannot be written to ({error.strerror})"
     return None

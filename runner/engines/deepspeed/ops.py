@@ -1,8 +1,10 @@
-"""DeepSpeed's compiled ops, built ahead: in one process, with a message and a time limit, before any rank waits for them.
+"""DeepSpeed's compiled ops, built ahead: in one process, with a message and a time limit, before any rank waits for
+them.
 
 torch guards a build folder with a file named `lock` that says nothing about its owner. A build that is killed
 leaves it, and every later process waits for it silently. So each environment has a folder of its own, one
-runner at a time builds in it (a kernel lock, which no kill can leave behind), and what it finds locked by then was left.
+runner at a time builds in it (a kernel lock, which no kill can leave behind), and what it finds locked by then was
+left.
 """
 
 from __future__ import annotations
@@ -116,7 +118,9 @@ def _include_folders() -> list[Path]:
 
 
 def extensions_dir(cache_dir: str | None, device: str) -> Path:
-    """Build folder of this environment: another Python, torch, DeepSpeed, compiler, ninja or processor gets another one."""
+    """Build folder of this environment: another Python, torch, DeepSpeed, compiler, ninja or processor gets another
+    one.
+    """
     return paths.cache_dir(cache_dir) / "torch_extensions" / _environment(device)
 
 
@@ -196,7 +200,9 @@ class OpBuilder:
         time.sleep(POLL_SECONDS)
 
     def _clear_locks(self) -> None:
-        """Remove locks whose owner is gone. Only ranks started by hand can be building now: then a compiler works in the folder."""
+        """Remove locks whose owner is gone. Only ranks started by hand can be building now: then a compiler works in
+        the folder.
+        """
         for lock in sorted(self._folder.glob(f"*/{LOCK}")):
             while lock.exists() and _somebody_works_in(lock.parent):
                 self._wait(f"{lock} is held by a compiler that still works")
@@ -204,13 +210,15 @@ class OpBuilder:
                 age = max(0.0, time.time() - lock.stat().st_mtime)
                 lock.unlink(missing_ok=True)
                 self.say(
-                    f"removed    {lock}: left {age:.0f} s ago by a build that was killed; every later build would have waited for it"
+                    f"removed    {lock}: left {age:.0f} s ago by a build that was killed; every later build would "
+                    "have waited for it"
                 )
 
     def _build(self, missing: list[str]) -> dict[str, float]:
         words, estimate = ", ".join(missing), sum(OPS[op].seconds for op in missing)
         self.say(
-            f"building   {words}, once for this environment, about {estimate} s ({self._folder}; log {self.run_dir / 'logs' / 'launch.log'})"
+            f"building   {words}, once for this environment, about {estimate} s ({self._folder}; log "
+            f"{self.run_dir / 'logs' / 'launch.log'})"
         )
         try:
             outcome = self.host.run(
@@ -227,7 +235,9 @@ class OpBuilder:
         return dict(outcome["seconds"])
 
     def end_build(self) -> None:
-        """End the job and its compilers: ninja gives each a process group of its own, which no signal to the job's reaches."""
+        """End the job and its compilers: ninja gives each a process group of its own, which no signal to the job's
+        reaches.
+        """
         import psutil
 
         job = self.host.job
@@ -247,7 +257,8 @@ class OpBuilder:
             if time.monotonic() > self._deadline:
                 self.end_build()
                 raise BuildFailed(
-                    f"building {words} took longer than launcher.start_timeout_seconds={self.config.launcher.start_timeout_seconds:g}"
+                    f"building {words} took longer than "
+                    f"launcher.start_timeout_seconds={self.config.launcher.start_timeout_seconds:g}"
                 )
 
         return watched
@@ -280,7 +291,8 @@ def build_ops(run_dir: Path) -> dict[str, Any]:
             )
             return {
                 "status": "failed",
-                "error": f"{op} could not be built ({text or type(error).__name__}); log {run_dir / 'logs' / 'launch.log'}",
+                "error": f"{op} could not be built ({text or type(error).__name__}); log "
+                f"{run_dir / 'logs' / 'launch.log'}",
             }
         seconds[op] = time.monotonic() - began
     sys.stdout.flush()

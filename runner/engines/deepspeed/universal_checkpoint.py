@@ -58,7 +58,8 @@ def convert(checkpoint: Checkpoint, log: Path, stop_asked: Callable[[], bool]) -
             Problem(
                 "launcher.num_processes",
                 None,
-                f"DeepSpeed could not convert the checkpoint of {checkpoint.manifest.world_size} ranks for another number (its words are in {log})",
+                f"DeepSpeed could not convert the checkpoint of {checkpoint.manifest.world_size} ranks for another "
+                f"number (its words are in {log})",
                 f"resume with launcher.num_processes={checkpoint.manifest.world_size}",
             )
         )
@@ -66,7 +67,9 @@ def convert(checkpoint: Checkpoint, log: Path, stop_asked: Callable[[], bool]) -
 
 
 def _run(command: list[str], output: IO[str], stop_asked: Callable[[], bool]) -> int | None:
-    """Run a command that ends with this process, away from the terminal's Ctrl-C; its exit status, None where it was stopped."""
+    """Run a command that ends with this process, away from the terminal's Ctrl-C; its exit status, None where it was
+    stopped.
+    """
     process = subprocess.Popen(
         command,
         stdout=output,

@@ -96,7 +96,9 @@ class _Taking:
                 self.take(path, key, value)
 
     def take(self, path: str, key: str, value: Any, said: str = "") -> None:
-        """Set one key of the configuration, unless another value was typed or stands in the file already; `said` are the file's words for it."""
+        """Set one key of the configuration, unless another value was typed or stands in the file already; `said` are
+        the file's words for it.
+        """
         section, _, name = key.partition(".")
         own, chosen_by = getattr(getattr(self.config, section), name), CHOSEN_BY.get(key, key)
         first, other = self.taken.setdefault(key, (path, value))
@@ -191,7 +193,9 @@ class _Taking:
             self.problems += blocks.check_schedule(self.content, self.config.scheduler.warmup_steps)
 
     def what_the_machine_decides(self) -> None:
-        """Values that mean something on some devices, number formats or places only; elsewhere they would be unused keys."""
+        """Values that mean something on some devices, number formats or places only; elsewhere they would be unused
+        keys.
+        """
         resolved, _ = resolve_machine(self.config)
         if resolved.precision.name == "fp16":
             self.stated(FP16)
@@ -224,7 +228,9 @@ class _Taking:
             self.take(path, key, value)
 
     def _cpu_adam(self) -> None:
-        """Whose optimizer an offloaded one is: with a block `torch_adam` decides, without one `zero_force_ds_cpu_optimizer`."""
+        """Whose optimizer an offloaded one is: with a block `torch_adam` decides, without one
+        `zero_force_ds_cpu_optimizer`.
+        """
         if "optimizer" not in self.content:
             self.stated({"zero_force_ds_cpu_optimizer": "offload.force_cpu_adam"})
             return

@@ -219,7 +219,9 @@ def shift(params: dict[str, Any]) -> int:
 
 
 def unshifted(content: dict[str, Any]) -> bool:
-    """Whether the schedule is one that the runner rendered without warm-up (a run's `ds_config.json`); its warm-up becomes `auto`, in place."""
+    """Whether the schedule is one that the runner rendered without warm-up (a run's `ds_config.json`); its warm-up
+    becomes `auto`, in place.
+    """
     params = get(content, "scheduler.params") or {}
     if not shift(params):
         return False

@@ -1,4 +1,6 @@
-"""The user's JSON completed: what it leaves open is what the configuration says, so that what runs is what the record says."""
+"""The user's JSON completed: what it leaves open is what the configuration says, so that what runs is what the record
+says.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def fill(content: dict[str, Any], config: RunConfig, total_steps: int | None) ->
 
 
 def _fill_schedule(filled: dict[str, Any], own: dict[str, Any]) -> None:
-    """A length of the file's moves with the run's schedule where that one is shifted, being without warm-up (see `render`)."""
+    """A length of the file's moves with the run's schedule where that one is shifted, being without warm-up (see
+    `render`).
+    """
     if "scheduler" not in filled:
         return
     params = filled["scheduler"].setdefault("params", {})

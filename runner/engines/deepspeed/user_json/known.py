@@ -1,4 +1,6 @@
-"""The keys of DeepSpeed 0.19's JSON and what their values must be, without importing DeepSpeed (which imports torch)."""
+"""The keys of DeepSpeed 0.19's JSON and what their values must be, without importing DeepSpeed
+(which imports torch).
+"""
 
 from __future__ import annotations
 
@@ -45,28 +47,37 @@ def _kinds(**names: str) -> dict[str, Kind]:
 
 
 TOP_LEVEL = _kinds(
-    block="optimizer scheduler fp16 bf16 zero_optimization aio activation_checkpointing flops_profiler comms_logger tensorboard wandb csv_monitor comet checkpoint data_types"
-    " torch_autocast hybrid_engine compile autotuning data_efficiency tensor_parallel expert_parallel weight_quantization datastates",
-    bool="dump_state zero_allow_untested_optimizer zero_force_ds_cpu_optimizer wall_clock_breakdown memory_breakdown prescale_gradients disable_allgather dataloader_drop_last"
+    block="optimizer scheduler fp16 bf16 zero_optimization aio activation_checkpointing flops_profiler comms_logger "
+    "tensorboard wandb csv_monitor comet checkpoint data_types"
+    " torch_autocast hybrid_engine compile autotuning data_efficiency tensor_parallel expert_parallel "
+    "weight_quantization datastates",
+    bool="dump_state zero_allow_untested_optimizer zero_force_ds_cpu_optimizer wall_clock_breakdown memory_breakdown "
+    "prescale_gradients disable_allgather dataloader_drop_last"
     " use_data_before_expert_parallelism managed_gradient_accumulation disable_python_gc",
-    int="train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps steps_per_print sequence_parallel_size",
+    int="train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps steps_per_print "
+    "sequence_parallel_size",
     number="gradient_clipping gradient_predivide_factor",
     text="communication_data_type seq_parallel_communication_data_type gradient_allreduce_op log_level",
     any="monitor_config pipeline timers gradient_accumulation_dtype zenflow",
 )
 ZERO = _kinds(
     block="offload_param offload_optimizer zenflow leaf_module",
-    bool="contiguous_gradients reduce_scatter use_multi_rank_bucket_allreduce allgather_partitions overlap_comm compute_grad_norm load_from_fp32_weights elastic_checkpoint"
-    " stage3_gather_16bit_weights_on_model_save stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential ignore_unused_parameters legacy_stage1 round_robin_gradients"
-    " parameter_alignment zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients memory_efficient_linear pipeline_loading_checkpoint"
+    bool="contiguous_gradients reduce_scatter use_multi_rank_bucket_allreduce allgather_partitions overlap_comm "
+    "compute_grad_norm load_from_fp32_weights elastic_checkpoint"
+    " stage3_gather_16bit_weights_on_model_save stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential "
+    "ignore_unused_parameters legacy_stage1 round_robin_gradients"
+    " parameter_alignment zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients "
+    "memory_efficient_linear pipeline_loading_checkpoint"
     " override_module_apply log_trace_cache_warnings enable_sanity_checks save_muon_momentum_buffer_in_memory",
-    int="stage reduce_bucket_size allgather_bucket_size sub_group_size stage3_prefetch_bucket_size stage3_param_persistence_threshold stage3_model_persistence_threshold"
+    int="stage reduce_bucket_size allgather_bucket_size sub_group_size stage3_prefetch_bucket_size "
+    "stage3_param_persistence_threshold stage3_model_persistence_threshold"
     " stage3_max_live_parameters stage3_max_reuse_distance stage3_module_granularity_threshold zero_hpz_partition_size",
 )
 OPTIMIZER_PARAMS = _kinds(
     number="lr eps weight_decay",
     pair="betas",
-    bool="torch_adam adam_w_mode fp32_optimizer_states bias_correction amsgrad set_grad_none foreach fused maximize capturable differentiable",
+    bool="torch_adam adam_w_mode fp32_optimizer_states bias_correction amsgrad set_grad_none foreach fused maximize "
+    "capturable differentiable",
 )
 WARMUP_PARAMS = _kinds(
     number="warmup_min_lr warmup_max_lr", int="warmup_num_steps last_batch_iteration", text="warmup_type"
@@ -104,7 +115,9 @@ KNOWN: dict[str, dict[str, Kind]] = {  # by block; types are judged in runner.en
 }
 OPEN_ENDED: dict[
     str, dict[str, Kind]
-] = {  # blocks whose other keys are not judged here; those of `params` depend on the type (runner.engines.deepspeed.user_json.blocks)
+    # blocks whose other keys are not judged here; those of `params` depend on the type
+    # (runner.engines.deepspeed.user_json.blocks)
+] = {
     "optimizer.params": OPTIMIZER_PARAMS,
     "scheduler.params": WARMUP_PARAMS | {"total_num_steps": "int"},
     **{

@@ -96,7 +96,9 @@ def stop_on_wrong_shapes(content: dict[str, Any]) -> None:
 
 
 def checked_values(content: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """The content with numbers as numbers and without what is wrong; all that is wrong, and what was read as a number."""
+    """The content with numbers as numbers and without what is wrong; all that is wrong, and what
+    was read as a number.
+    """
     content, problems = _typed(content)
     problems += _renamed(content)
     for path, known in (KNOWN | OPEN_ENDED).items():
@@ -141,7 +143,9 @@ def as_written(value: Any) -> str:
 
 
 def _typed(content: dict[str, Any], prefix: str = "") -> tuple[dict[str, Any], list[Problem]]:
-    """A copy in which numbers that were written as text are numbers, with a notice for each; truth values as text are refused."""
+    """A copy in which numbers that were written as text are numbers, with a notice for each; truth values as text are
+    refused.
+    """
     typed: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, value in content.items():
