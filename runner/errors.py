@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
 
+from runner.plain_text import escaped
+
 Severity = Literal["error", "warning", "notice"]
 
 EXIT_COMPLETED = 0
@@ -32,7 +34,7 @@ class Problem:
         """The finding as one line, as a user reads it."""
         subject = self.key if self.value is None else f"{self.key}={_short(self.value)}"
         text = f"{self.severity}: {subject}: {self.why}"
-        return f"{text}; {self.fix}" if self.fix else text
+        return escaped(f"{text}; {self.fix}" if self.fix else text)
 
 
 class RequestError(Exception):

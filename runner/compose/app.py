@@ -28,7 +28,7 @@ from runner import paths
 from runner.compose import overrides as typed_overrides
 from runner.compose.option_files import option_problems
 from runner.compose.validation import OPEN_SECTIONS, WrongValues, broken_nodes, is_key, key_names, to_run_config
-from runner.config.catalogue import option_files
+from runner.config.catalogue import option_files, read_yaml
 from runner.config.schema import RunConfig
 from runner.errors import Problem, RequestError
 
@@ -165,13 +165,16 @@ def usable_overrides(arguments: list[str]) -> tuple[list[Override], list[Problem
     groups, keys = group_options(), key_names()
     problems += typed_overrides.check_names(parsed, groups, is_key, keys) + hidden_user_options()
     usable = [item for item in parsed if not typed_overrides.name_problems(item, groups, is_key, keys)]
-    chosen = [
-        (item.key_or_group, str(name))
-        for item in usable
-        if item.key_or_group in groups
-        for name in typed_overrides.choices(item)
-    ]
-    return usable, problems + option_problems(chosen)
+    of_files = {id(item): file_problems(item, groups) for item in usable}
+    problems += [problem for found in of_files.values() for problem in found]
+    return [item for item in usable if not of_files[id(item)]], problems
+
+
+def file_problems(item: Override, groups: dict[str, list[str]]) -> list[Problem]:
+    """What is wrong with the files that an override chooses from a group; Hydra must not read those."""
+    if item.key_or_group not in groups:
+        return []
+    return option_problems((item.key_or_group, str(name)) for name in typed_overrides.choices(item))
 
 
 def ready(overrides: list[Override]) -> list[str]:
@@ -257,6 +260,10 @@ def composing() -> Iterator[None]:
 
 
 def _hydra_problem(error: Exception) -> Problem:
+    not_optional = re.search(r"'(hydra\.(?:run|sweep)\.\w+)' is not Optional", f"{error} {error.__cause__}")
+    if not_optional:
+        key = not_optional[1]
+        return Problem(key, "null", "a run needs a folder", f"leave it out, or set {key}=DIR")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     cause = f" ({str(error.__cause__).splitlines()[0]})" if error.__cause__ and str(error.__cause__) else ""
     return Problem("configuration", None, " ".join(lines[:3]) + cause, "")
@@ -275,10 +282,8 @@ def marked_missing(chosen: dict[str, str]) -> list[str]:
             continue
         package = _PACKAGE.search(text)
         prefix = "" if package and package[1] == "_global_" else f"{package[1] if package else group}."
-        keys += [
-            f"{prefix}{key}"
-            for key in sorted(OmegaConf.missing_keys(OmegaConf.create(_without_references(yaml.safe_load(text)))))
-        ]
+        missing = OmegaConf.missing_keys(OmegaConf.create(_without_references(read_yaml(path))))
+        keys += [f"{prefix}{key}" for key in sorted({name.partition("[")[0] for name in missing})]  # a list as a whole
     return keys
 
 
@@ -286,6 +291,8 @@ def _without_references(node: Any) -> Any:
     """A tree whose `${…}` are left out: OmegaConf's own search for missing keys dies on the first broken one."""
     if isinstance(node, dict):
         return {key: _without_references(value) for key, value in node.items() if key != "defaults"}
+    if isinstance(node, list):
+        return [_without_references(value) for value in node]
     return None if isinstance(node, str) and "${" in node else node
 
 
@@ -305,7 +312,7 @@ def from_tree(tree: DictConfig, arguments: list[str]) -> Composed:
     ]
     if problems:
         raise WrongRequest(problems, None, frozenset())
-    run_dir = Path(str(hydra.run.dir)).absolute()
+    run_dir = Path(str(hydra.run.dir)).expanduser().absolute()
     with open_dict(tree):
         del tree["hydra"]
     composed = partial(Composed, overrides=list(arguments), run_dir=run_dir, choices=chosen, explicit=names)

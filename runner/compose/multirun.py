@@ -97,6 +97,7 @@ def _checked(arguments: list[str]) -> list[str]:
             if _some_choice_exists(item, groups)
             else typed_overrides.check_names([item], groups, is_key, key_names())
         )
+        wrong += app.file_problems(item, groups)
         problems += wrong + _for_whole_sweep(item)
         if not (wrong or item.is_sweep_override() or item.key_or_group.startswith(("hydra.sweeper", "hydra/"))):
             fixed.append(item)
@@ -149,14 +150,16 @@ class CellsLauncher(Launcher):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """One batch of jobs."""
         if not str(self._config.hydra.sweeper._target_).startswith(_PLUGIN_PACKAGE):
-            make_folder(Path(str(self._config.hydra.sweep.dir)))  # other sweepers write their results there
+            make_folder(
+                Path(str(self._config.hydra.sweep.dir)).expanduser()
+            )  # other sweepers write their results there
         cells = [
             self._compose(initial_job_idx + index, list(overrides)) for index, overrides in enumerate(job_overrides)
         ]
         return [_job_return(cell, value) for cell, value in zip(cells, self._run_batch(cells), strict=True)]
 
     def _compose(self, job: int, overrides: list[str]) -> ComposedCell:
-        sweep_dir = Path(str(self._config.hydra.sweep.dir)).absolute()
+        sweep_dir = Path(str(self._config.hydra.sweep.dir)).expanduser().absolute()
         plain: dict[str, Any] = {}
         cell = ComposedCell(job, overrides, sweep_dir, sweep_dir / str(job), None)
         try:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from runner import paths
-from runner.config.catalogue import read_yaml
+from runner.compose.overrides import ADDED_GROUPS, SET_BY_GROUP
+from runner.config.catalogue import option_files, read_yaml
 from runner.errors import Problem, RequestError
 
 Option = tuple[str, str]  # group and name
+GROUPS = (*dict.fromkeys(SET_BY_GROUP.values()), *ADDED_GROUPS)
 
 
 def option_problems(chosen: Iterable[Option]) -> list[Problem]:
@@ -18,7 +21,7 @@ def option_problems(chosen: Iterable[Option]) -> list[Problem]:
     problems: dict[str, Problem] = {}
     for option in chosen:
         for problem in _walk(option, ()):
-            problems.setdefault(problem.key, problem)
+            problems.setdefault(problem.line(), problem)
     return list(problems.values())
 
 
@@ -42,6 +45,9 @@ def _walk(option: Option, trail: tuple[Path, ...]) -> list[Problem]:
     if wrong:
         return [Problem(str(path), None, wrong, "fix the file")]
     entries = (content or {}).get("defaults") or []
+    found = _wrong_entries(path, option[0], entries) + _groups_as_keys(path, option[0], content or {})
+    if found:
+        return found
     return [
         problem
         for entry in entries
@@ -55,8 +61,6 @@ def _wrong_shape(content: Any) -> str:
         return ""
     if not isinstance(content, dict):
         return "an option's file holds keys and values, this one holds something else"
-    if _holds_itself(content, ()):
-        return "a value holds itself through its anchor (&NAME … *NAME)"
     entries = content.get("defaults")
     if entries is not None and not (
         isinstance(entries, list)
@@ -66,11 +70,62 @@ def _wrong_shape(content: Any) -> str:
     return ""
 
 
-def _holds_itself(node: Any, above: tuple[int, ...]) -> bool:
-    if not isinstance(node, (dict, list)):
-        return False
-    inside = node.values() if isinstance(node, dict) else node
-    return id(node) in above or any(_holds_itself(item, (*above, id(node))) for item in inside)
+def _groups_as_keys(path: Path, own_group: str, content: dict[str, Any]) -> list[Problem]:
+    """A group chosen by a plain key: Hydra would keep the group's default beside it, or lose the word altogether."""
+    if "@package _global_" not in path.read_text(encoding="utf-8"):
+        return []
+    chosen = {key: content[key] for key in GROUPS if key in content and not isinstance(content[key], dict)}
+    for key, group in SET_BY_GROUP.items():
+        section, _, name = key.partition(".")
+        inside = content.get(section)
+        if group != own_group and isinstance(inside, dict) and name in inside:
+            chosen[key] = inside[name]
+    return [_group_as_key(path, own_group, key, value) for key, value in chosen.items()]
+
+
+def _group_as_key(path: Path, own_group: str, key: str, value: Any) -> Problem:
+    group = SET_BY_GROUP.get(key, key)
+    why = "a group is chosen in a defaults list or on the command line; as a plain key it has no effect"
+    return Problem(f"{path}: {key}", value, why, _choice(f"- override /{group}", own_group, group, value))
+
+
+def _wrong_entries(path: Path, own_group: str, entries: list[Any]) -> list[Problem]:
+    """Names that YAML reads as truth values or numbers (no, off, 2), and choices that come too late for this file."""
+    problems = []
+    for key, name in (pair for entry in entries if isinstance(entry, dict) for pair in entry.items()):
+        group = str(key).split()[-1].partition("@")[0].lstrip("/")
+        if name is not None and not isinstance(name, (str, list)):
+            kind = "a truth value" if isinstance(name, bool) else "a number"
+            why = f"YAML reads this name as {kind}, and a name is text"
+        elif str(key).startswith("override ") and not _may_choose(own_group, group):
+            why = f"{group} is chosen before the files of {own_group} are read"
+        else:
+            continue
+        problems.append(Problem(f"{path}: {key}", name, why, _choice(f"- {key}", own_group, group, name)))
+    return problems
+
+
+def _choice(start: str, own_group: str, group: str, value: Any) -> str:
+    """How an option is chosen: the line of the defaults list, or on the command line; with the options, where `value` is none."""
+    options = sorted(option_files(group))
+    name = str(value) if str(value) in options else "OPTION"
+    among = "" if name in options else f" (OPTION is one of {', '.join(options)})"
+    if not _may_choose(own_group, group):
+        return f"leave it out of the file and type {'+' if group in ADDED_GROUPS else ''}{group}={name}{among}"
+    return f"write `{start}: {name if name.isidentifier() else json.dumps(name)}` under `defaults:`{among}"
+
+
+def _may_choose(own_group: str, group: str) -> bool:
+    """Whether a file of one group may choose from another: Hydra visits the primary list from its end."""
+    order = [
+        key
+        for entry in read_yaml(paths.conf_dir() / "config.yaml")["defaults"]
+        if isinstance(entry, dict)
+        for key in entry
+    ]
+    if own_group not in order:
+        return group in order  # added at the end, so visited first
+    return group in order[: order.index(own_group)] or group not in (*order, *ADDED_GROUPS)
 
 
 def _options(entry: str | dict[Any, Any], group: str) -> list[Option]:

@@ -18,7 +18,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from runner.compose.validation import key_names
+from runner.config.yaml_shape import MOST_LEVELS, nesting
 from runner.errors import Problem, RequestError, nearest
+from runner.plain_text import escaped, is_utf8
 
 _PARSER = OverridesParser.create()
 # Keys that a group's choice sets, together with others: setting one alone would only change a label.
@@ -78,9 +80,14 @@ def readable_overrides(arguments: list[str]) -> tuple[list[Override], list[Probl
     parsed, problems = [], []
     for argument in arguments:
         try:
+            check_text(argument)
             override = _PARSER.parse_override(argument)
         except HydraException:
             problems.append(_unreadable(argument))
+            continue
+        except _Unusable as error:
+            key, _, value = argument.partition("=")
+            problems.append(Problem(escaped(key), escaped(value), str(error), error.fix))
             continue
         wrong = _wrong_range(override) or _broken_reference(override)
         if wrong is None:
@@ -88,6 +95,26 @@ def readable_overrides(arguments: list[str]) -> tuple[list[Override], list[Probl
         else:
             problems.append(wrong)
     return parsed, problems
+
+
+class _Unusable(Exception):
+    """An argument that is not given to Hydra; the message says why."""
+
+    def __init__(self, why: str, fix: str) -> None:
+        super().__init__(why)
+        self.fix = fix
+
+
+def check_text(argument: str) -> None:
+    """Refuse what no file of a run could hold, and what Hydra's parser would die of.
+
+    Raises:
+        _Unusable: bytes that are not UTF-8, or brackets too deep.
+    """
+    if not is_utf8(argument):
+        raise _Unusable("this holds bytes that are not UTF-8, which no configuration can hold", "rename it in UTF-8")
+    if nesting(argument) > MOST_LEVELS:
+        raise _Unusable(f"this is nested more than {MOST_LEVELS} deep", "put it into a file that the recipe reads")
 
 
 def _unreadable(argument: str) -> Problem:

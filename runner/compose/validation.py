@@ -59,11 +59,10 @@ def to_run_config(tree: DictConfig, unset: Collection[str] = ()) -> RunConfig:
         RequestError: listing every missing value, unresolvable reference, unknown key, wrong type and value out of
             range.
     """
-    problems = [Problem(key, "???", "this value must be given", f"add {key}=VALUE") for key in unset] + broken_nodes(
-        tree, ""
-    )
-    if problems:
-        raise RequestError(problems)
+    found = [Problem(key, "???", "this value must be given", f"add {key}=VALUE") for key in unset]
+    found += broken_nodes(tree, "")
+    if found:
+        raise RequestError(list({problem.key: problem for problem in reversed(found)}.values())[::-1])
     plain: Any = OmegaConf.to_container(tree, resolve=True)
     return validated(plain)
 
@@ -109,9 +108,11 @@ def _without_union_echoes(problems: dict[tuple[int | str, ...], Problem]) -> lis
 def broken_nodes(node: Any, prefix: str) -> list[Problem]:
     """Walk every node, used or not: a `???` or a broken reference surfaces now, not in hour three."""
     problems: list[Problem] = []
-    names: list[Any] = list(node.keys()) if isinstance(node, DictConfig) else list(range(len(node)))
+    in_list = isinstance(node, ListConfig)
+    names: list[Any] = list(range(len(node))) if in_list else list(node.keys())
     for name in names:
-        key = f"{prefix}{name}"
+        # A list is set as a whole: Hydra takes no override for one of its places.
+        key = prefix.rstrip(".") if in_list else f"{prefix}{name}"
         if OmegaConf.is_missing(node, name):
             problems.append(Problem(key, "???", "this value must be given", f"add {key}=VALUE"))
             continue

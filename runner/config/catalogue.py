@@ -9,7 +9,9 @@ from typing import Any
 import yaml
 
 from runner import paths
+from runner.config.yaml_shape import shape_problem
 from runner.errors import Problem, RequestError
+from runner.regular_files import read_regular
 
 # Model and sample of each family that come with the runner and need no network.
 BUNDLED = {
@@ -41,16 +43,19 @@ def read_yaml(path: Path) -> Any:
     """What a YAML file holds.
 
     Raises:
-        RequestError: where it cannot be read, naming the line.
+        RequestError: where it cannot be read, naming the line, and where its shape is none of a configuration's.
     """
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(read_regular(path).decode("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RequestError(
-            Problem(
-                str(path), None, "this file cannot be read as YAML: " + " ".join(str(error).split()), "fix the file"
-            )
-        ) from None
+        why = "this file cannot be read as YAML: " + " ".join(str(error).split())
+        raise RequestError(Problem(str(path), None, why, "fix the file")) from None
+    except RecursionError:
+        raise RequestError(Problem(str(path), None, "its values are nested too deep", "fix the file")) from None
+    wrong = shape_problem(content)
+    if wrong:
+        raise RequestError(Problem(str(path), None, wrong, "fix the file"))
+    return content
 
 
 def recipe_settings(name: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from runner.plain_text import storable
 from runner.regular_files import read_regular
 from runner.secrets import redacted
 
@@ -45,7 +46,7 @@ def write_atomically(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with open(partial, "w", encoding="utf-8") as file:
-            file.write(redacted(text))
+            file.write(redacted(storable(text)))
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
