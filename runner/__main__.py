@@ -16,6 +16,7 @@ from collections.abc import Callable
 from runner.cli.safe_stdout import give_up_output, hand_on, open_streams
 
 HELP_FLAGS = ("-h", "--help")
+STARTS_RANKS = ("run", "resume")
 
 VERBS = {
     "run": "run the composed experiment (the default verb); with -m a sweep",
@@ -75,7 +76,11 @@ def main() -> int:
 
 def _guarded(verb: str, arguments: list[str]) -> int:
     """No traceback reaches a user for a mistake of theirs."""
-    return _delivered(lambda: _answer(verb, arguments), resumable=verb in ("run", "resume"))
+    if verb in STARTS_RANKS:
+        from runner.launch.process_signals import listen_early
+
+        listen_early()
+    return _delivered(lambda: _answer(verb, arguments), resumable=verb in STARTS_RANKS)
 
 
 def _answer(verb: str, arguments: list[str]) -> int | None:

@@ -23,7 +23,8 @@ from runner.engines.deepspeed.user_json import fill
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUT_OF_MEMORY, EXIT_PREEMPTED
 from runner.launch.host_client import Host, HostDied
 from runner.launch.memory_advice import memory_advice
-from runner.launch.watch import Interrupted, StallDetected, Stopping, Watch
+from runner.launch.process_signals import Stopping
+from runner.launch.watch import Interrupted, StallDetected, Watch
 from runner.preflight.assets import resolved_assets
 from runner.preflight.check import Checked
 from runner.rundir.failure import Failure, first_failure
@@ -99,6 +100,7 @@ def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) 
     """Launch ranks on a run folder whose files and record are written, and close the record."""
     run_dir = request.checked.run_dir
     config = request.checked.config
+    rundir.clear_requests(run_dir)  # of an attempt whose runner was killed: this one would stop at once
     with swap_files(config, run_dir), Watch(run_dir, config, stop, console, host.kill_job) as watch:
         try:
             if request.checked.total_steps is None:
@@ -106,6 +108,8 @@ def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) 
             _build_ops(request, host, watch, stop, console)
             if not (run_dir / rundir.PREDICTION_FILE).exists():
                 host.start_in_background("predict", run_dir, request.environment)
+            if stop.asked:
+                raise StoppedEarly
             outcome = host.run("run", run_dir, request.environment, watch)
         except Interrupted:
             return _close(run_dir, "interrupted", Failure(None, "ended at once, as asked", run_dir / rundir.LOGS))

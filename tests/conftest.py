@@ -115,7 +115,7 @@ class Runs:
 
         from runner.compose import compose_run
         from runner.execution import Request, execute
-        from runner.launch.watch import Stopping
+        from runner.launch.process_signals import Stopping
         from runner.preflight.check import check
 
         composed = compose_run([*overrides, f'hydra.run.dir="{run_dir}"'])
@@ -135,7 +135,7 @@ class Runs:
 
         from runner import rundir
         from runner.execution import run_attempt
-        from runner.launch.watch import Stopping
+        from runner.launch.process_signals import Stopping
         from runner.resume import find, open_run, prepare
 
         said = Console(file=io.StringIO(), width=200)

@@ -16,8 +16,8 @@ from runner.fit.search_space import Candidate, overrides_of, search
 from runner.fit.trial import FitStopped, Trial, TrialRunner
 from runner.fit.trial_log import default_name, kept_overrides, print_trial_log, save_choice, write_trial_log
 from runner.launch.host_pool import SharedHosts
+from runner.launch.process_signals import stopping
 from runner.launch.watch import console as terminal
-from runner.launch.watch import stopping
 from runner.preflight.check import Checked, check
 
 USAGE = """usage: python -m runner fit [KEY=VALUE | GROUP=OPTION ...]

@@ -14,8 +14,8 @@ from runner.errors import Problem, RequestError
 from runner.execution import run_attempt
 from runner.launch.host_client import Host
 from runner.launch.host_pool import needs_no_hub
+from runner.launch.process_signals import stopping
 from runner.launch.watch import console as terminal
-from runner.launch.watch import stopping
 from runner.resume import find, open_run, prepare, wait_for_orphans
 
 USAGE = """usage: python -m runner resume RUN_DIR [KEY=VALUE ...]

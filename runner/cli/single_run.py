@@ -13,8 +13,8 @@ from runner.errors import RequestError
 from runner.execution import Ended, Request, execute
 from runner.launch.host_client import Host
 from runner.launch.host_pool import needs_no_hub
+from runner.launch.process_signals import stopping
 from runner.launch.watch import console as terminal
-from runner.launch.watch import stopping
 from runner.preflight.check import Checked, check
 from runner.preflight.devices import placement
 from runner.preflight.unused_keys import unread_sections

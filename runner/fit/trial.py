@@ -20,7 +20,7 @@ from runner.fit.memory_budget import MemoryBudget
 from runner.launch.device_lock import turn
 from runner.launch.host_client import Host
 from runner.launch.host_pool import SharedHosts
-from runner.launch.watch import Stopping
+from runner.launch.process_signals import Stopping
 from runner.preflight.check import Checked, check
 from runner.rundir.record import METRICS_FILE
 from runner.rundir.trial import mark_trial

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from runner import machine
 from runner.config.schema import RunConfig
-from runner.launch.watch import Stopping
+from runner.launch.process_signals import Stopping
 
 POLL_SECONDS = 0.2
 _held_here: set[Path] = set()  # by this process: a trial inside a cell's turn needs no turn of its own

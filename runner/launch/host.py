@@ -22,8 +22,8 @@ from runner.launch.process_signals import die_with_parent, leave_stopping_to_the
 
 def main() -> None:
     """Serve requests until standard input ends or the runner does."""
-    die_with_parent(int(sys.argv[1]))
     leave_stopping_to_the_runner()
+    die_with_parent(int(sys.argv[1]))
     answers = os.fdopen(int(sys.argv[2]), "w", buffering=1)
     preload(sys.argv[3:])
     print(json.dumps({"event": "ready"}), file=answers)

@@ -19,6 +19,7 @@ from runner import paths, render
 from runner.config.schema import RunConfig
 from runner.launch import preload
 from runner.launch.job import scrubbed, start_method
+from runner.launch.process_signals import children_wait_for_handlers
 
 POLL_SECONDS = 0.1
 END_SECONDS = 10.0
@@ -45,15 +46,23 @@ class Host:
         if offline:
             environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
         self.key = host_key(config, offline)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "runner.launch.host", str(os.getpid()), str(writing), *_preloaded(config, for_many)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=self._errors,
-            pass_fds=[writing],
-            env=environment,
-            text=True,
-        )
+        with children_wait_for_handlers():
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "runner.launch.host",
+                    str(os.getpid()),
+                    str(writing),
+                    *_preloaded(config, for_many),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                pass_fds=[writing],
+                env=environment,
+                text=True,
+            )
         os.close(writing)
         self._answers = os.fdopen(reading)
         self._selector = selectors.DefaultSelector()

@@ -6,9 +6,8 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any, cast
 
 import psutil
@@ -18,8 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from runner import machine, rundir
 from runner.cli.safe_stdout import SafeStdout
 from runner.config.schema import RunConfig
-from runner.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
-from runner.launch.process_signals import STOPPING, leave_stopping_to_the_runner
+from runner.launch.process_signals import Stopping
 from runner.rundir.heartbeat import read_heartbeats
 from runner.train.progress import SAID
 
@@ -32,49 +30,6 @@ class Interrupted(Exception):
 
 class StallDetected(Exception):
     """No rank has made progress for too long."""
-
-
-class Stopping:
-    """Requests to end, from signals: the first asks for a checkpoint and an orderly end, a second
-    Ctrl-C ends at once.
-    """
-
-    def __init__(self) -> None:
-        self.signals: list[int] = []
-
-    def note(self, number: int, _frame: FrameType | None) -> None:
-        """Remember a signal; the watch acts on it."""
-        self.signals.append(number)
-
-    @property
-    def asked(self) -> bool:
-        """Whether an orderly end was asked for."""
-        return bool(self.signals)
-
-    @property
-    def at_once(self) -> bool:
-        """Whether Ctrl-C came twice."""
-        return self.signals.count(signal.SIGINT) >= 2
-
-    @property
-    def exit_status(self) -> int:
-        """Of a command that ends because it was asked to, with work left."""
-        return EXIT_INTERRUPTED if signal.SIGINT in self.signals else EXIT_PREEMPTED
-
-
-@contextlib.contextmanager
-def stopping() -> Iterator[Stopping]:
-    """Catch signals for the time of a run, and ignore them from its end on: the process is about to exit, and a signal
-    that
-    comes while it prints its result must not change the exit status of a run whose record is closed."""
-    state = Stopping()
-    for number in STOPPING:
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # ignored: nohup
-            signal.signal(number, state.note)
-    try:
-        yield state
-    finally:
-        leave_stopping_to_the_runner()
 
 
 class Watch:

@@ -14,7 +14,7 @@ from runner.fit.memory_budget import budget_of
 from runner.fit.trial import TrialRunner
 from runner.fit.trial_log import write_trial_log
 from runner.launch.host_pool import SharedHosts
-from runner.launch.watch import Stopping
+from runner.launch.process_signals import Stopping
 from runner.preflight.check import check
 from runner.sweep.jobs import Job
 

@@ -15,7 +15,7 @@ from runner.execution import Ended, Request, execute, typed_command
 from runner.fit.trial import FitStopped
 from runner.launch.device_lock import turn
 from runner.launch.host_pool import SharedHosts
-from runner.launch.watch import Stopping, stopping
+from runner.launch.process_signals import Stopping, stopping
 from runner.launch.watch import console as terminal
 from runner.sweep import summary_table
 from runner.sweep.history import Earlier, earlier_cells, folder_of_sweep, free_folder, search_roots, write_sweep

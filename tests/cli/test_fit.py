@@ -149,7 +149,7 @@ def test_every_end_of_a_trial_is_distinguished(
     from runner.fit.largest import find_largest
     from runner.fit.memory_budget import budget_of
     from runner.fit.trial import TrialRunner
-    from runner.launch.watch import Stopping
+    from runner.launch.process_signals import Stopping
     from runner.preflight.check import check
 
     composed = compose_run(

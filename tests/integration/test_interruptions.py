@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from runner.errors import RequestError
@@ -66,6 +67,25 @@ def test_a_signal_to_every_process_checkpoints_and_the_run_goes_on(
     resumed = command("resume", str(tmp_path / "run"), run_dir=tmp_path / "run")
     assert resumed.returncode == 0, resumed.text
     assert numbers(resumed) == numbers(whole), resumed.text
+
+
+def test_a_warning_while_libraries_are_imported_ends_as_preempted_and_old_requests_are_cleared(tmp_path: Path) -> None:
+    """Slurm's USR1 goes to every process of a step, also to one that has no handler yet: it ended such a run with 138.
+
+    A stop that a killed runner left behind must not end the next attempt.
+    """
+    run_dir = tmp_path / "run"
+    started = Started(*LAUNCHERS["ddp"], *SHORT, "train.max_steps=2", run_dir=run_dir)
+    assert started.wait_until(lambda: bool(psutil.Process(started.process.pid).children()))
+    started.signal(signal.SIGUSR1, everyone=True)
+    ended = started.end()
+    assert ended.returncode == 75, ended.text
+    assert (ended.record["status"], ended.record["optimizer_steps"]) == ("preempted", 0)
+    assert started.gone_within(10)
+    (run_dir / "stop").touch()
+    (run_dir / "stop_at_1").touch()
+    resumed = command("resume", str(run_dir), run_dir=run_dir)
+    assert (resumed.returncode, resumed.record["optimizer_steps"]) == (0, 2), resumed.text
 
 
 @pytest.mark.parametrize("launcher", ["ddp", pytest.param("zero3", marks=pytest.mark.soak)])
