@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
 
-from runner.lazy_import import imported_when_called
+from runner.compat.lazy_import import imported_when_called
 
 LIBRARIES = {
     "accuracy": "scikit-learn",

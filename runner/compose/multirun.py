@@ -7,14 +7,11 @@ what reaches a sweeper from here is one number a cell, the recipe's metric.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -26,15 +23,12 @@ from hydra.plugins.sweeper import Sweeper
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from runner.compat import hydra_plugins
 from runner.compose import app
 from runner.compose import overrides as typed_overrides
 from runner.compose.app import Composed
 from runner.compose.validation import is_key, key_names
 from runner.errors import Problem, RequestError
-
-# Hydra instantiates plugins of its own packages only. A `hydra_plugins` package of ours would be imported by
-# every Hydra application in the environment, so this module is made known under such a name when a sweep starts.
-_PLUGIN_PACKAGE = "hydra._internal.core_plugins.finetune_runner"
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,13 @@ def run_multirun(arguments: list[str], run_batch: RunBatch) -> None:
     app.start()
     try:
         ready = _checked(arguments)
-        _register()
+        hydra_plugins.register(
+            __name__,
+            {
+                "hydra/launcher": (CellsLauncher, {}),
+                "hydra/sweeper": (ProductSweeper, {"params": None, "max_batch_size": None}),
+            },
+        )
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None, "started above"
         hydra.multirun("config", task_function=run_batch, overrides=ready, with_log_configuration=False)  # type: ignore[arg-type]
@@ -141,7 +141,7 @@ def _some_choice_exists(item: Override, groups: dict[str, list[str]]) -> bool:
 class CellsLauncher(Launcher):
     """Composes every job first, so that a file edited later has no effect, then runs them through `run_batch`."""
 
-    __module__ = _PLUGIN_PACKAGE
+    __module__ = hydra_plugins.PLUGIN_PACKAGE
 
     def setup(self, *, hydra_context: Any, task_function: Any, config: DictConfig) -> None:
         """Called by Hydra; `task_function` is the `run_batch` that was given to `run_multirun`."""
@@ -149,10 +149,9 @@ class CellsLauncher(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """One batch of jobs."""
-        if not str(self._config.hydra.sweeper._target_).startswith(_PLUGIN_PACKAGE):
-            make_folder(
-                Path(str(self._config.hydra.sweep.dir)).expanduser()
-            )  # other sweepers write their results there
+        if not str(self._config.hydra.sweeper._target_).startswith(hydra_plugins.PLUGIN_PACKAGE):
+            # other sweepers write their results there
+            make_folder(Path(str(self._config.hydra.sweep.dir)).expanduser())
         cells = [
             self._compose(initial_job_idx + index, list(overrides)) for index, overrides in enumerate(job_overrides)
         ]
@@ -221,7 +220,7 @@ class ProductSweeper(Sweeper):
     left to its cell.
     """
 
-    __module__ = _PLUGIN_PACKAGE
+    __module__ = hydra_plugins.PLUGIN_PACKAGE
 
     def __init__(self, params: dict[str, Any] | None = None, max_batch_size: int | None = None) -> None:
         self._params = dict(params or {})
@@ -240,19 +239,5 @@ class ProductSweeper(Sweeper):
         typed_overrides.parse_overrides(prepared)  # refuses what Hydra would die of
         parsed = parser.parse_overrides([*prepared, *arguments])
         texts = [typed_overrides.group_choices_as_text(item, groups) for item in parsed]
-        batches = BasicSweeper.split_arguments(parser.parse_overrides(texts), None)
+        batches = hydra_plugins.combinations(parser.parse_overrides(texts))
         return [self._launcher.launch(batch, initial_job_idx=0) for batch in batches]
-
-
-def _register() -> None:
-    """Our launcher and sweeper in the place of Hydra's `basic` ones, so that choosing another one
-    needs nothing undone.
-    """
-    sys.modules[_PLUGIN_PACKAGE] = sys.modules[__name__]
-    for group, plugin, settings in (
-        ("hydra/launcher", CellsLauncher, {}),
-        ("hydra/sweeper", ProductSweeper, {"params": None, "max_batch_size": None}),
-    ):
-        Plugins.instance().register(plugin)
-        node = {"_target_": f"{_PLUGIN_PACKAGE}.{plugin.__name__}", **settings}
-        ConfigStore.instance().store(group=group, name="basic", node=node, provider="finetune-runner")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -119,8 +119,7 @@ def broken_nodes(node: Any, prefix: str) -> list[Problem]:
         try:
             child = node[name]
         except OmegaConfBaseException as error:
-            expression = node._get_node(name)  # the text itself, unresolved
-            raw = expression._value() if hasattr(expression, "_value") else expression
+            raw = cast(Any, OmegaConf.to_container(node, resolve=False))[name]  # the text itself, unresolved
             problems.append(
                 Problem(key, raw, f"this reference leads nowhere ({str(error).splitlines()[0]})", f"set {key}=VALUE")
             )

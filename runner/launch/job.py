@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import render, rundir
+from runner.compat import accelerate_launch
 from runner.config.schema import RunConfig
 from runner.launch.process_signals import leave_stopping_to_the_runner
 from runner.launch.rank_process import rank_entry
@@ -53,20 +54,7 @@ def run_job(run_dir: Path) -> dict[str, Any]:
 
 def rank_variables(config: RunConfig, run_dir: Path) -> dict[str, str]:
     """What `accelerate launch --config_file accelerate.yaml` would put into the ranks' environment, and our own."""
-    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-    from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
-
-    arguments = launch_command_parser().parse_args(
-        ["--config_file", str(run_dir / rundir.ACCELERATE_FILE), "-m", "runner.train.worker", str(run_dir)]
-    )
-    arguments, file, precision_in_file = _validate_launch_command(arguments)
-    if arguments.use_deepspeed:
-        # The same list that accelerate's own launch_command makes, so that it refuses the same contradictions.
-        fields = [*file.deepspeed_config, *(["mixed_precision"] if precision_in_file else [])]
-        arguments.deepspeed_fields_from_accelerate_config = ",".join(fields)
-        variables = prepare_deepspeed_cmd_env(arguments)[1]
-    else:
-        variables = prepare_multi_gpu_env(arguments)
+    variables = accelerate_launch.rank_variables(run_dir / rundir.ACCELERATE_FILE, "runner.train.worker", str(run_dir))
     return {**variables, **render.rank_environment(config), rundir.STARTED_BY_RUNNER: "1"}
 
 

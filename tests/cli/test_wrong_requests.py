@@ -149,7 +149,7 @@ MISTAKES = {  # what is typed → what the answer must name
     ],
     ("hydra.sweeper.params={a:1}", "hydra.sweep.dir=x"): [
         "hydra.sweeper.params={a:1}: this has no effect: only a multirun reads it",
-        "hydra.sweep.dir=x: this would",
+        "hydra.sweep.dir=x: this has no effect",
     ],
     ("+train={epochs:2}",): ["train={epochs:2}: this is a section", "train.epochs"],
     ("note=${nope",): ["note=${nope: this reference cannot be read", "'note=\"\\${nope\"'"],

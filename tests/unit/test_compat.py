@@ -1,0 +1,116 @@
+"""Private names and patches of libraries: these fail when an installed library is no longer what was checked."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import json
+import pkgutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+import runner.compat
+from tests.conftest import ROOT, cli_environment
+
+MODULES = sorted(found.name for found in pkgutil.iter_modules(runner.compat.__path__))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_installed_libraries_are_the_ones_that_were_checked(name: str) -> None:
+    module = importlib.import_module(f"runner.compat.{name}")
+    assert module.__doc__
+    assert module.CHECKED
+    for package, versions in module.CHECKED.items():
+        assert SpecifierSet(versions).contains(version(package)), f"check runner/compat/{name}.py with {package}"
+
+
+def test_accelerate_gives_the_variables_of_its_own_launcher(tmp_path: Path) -> None:
+    """The same file through `accelerate launch` itself: every variable that it sets has the same value here."""
+    file = tmp_path / "accelerate.yaml"
+    file.write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_processes: 2\n"
+        "num_machines: 1\nmachine_rank: 0\nmixed_precision: bf16\nmain_process_port: 0\n"
+    )
+    script = tmp_path / "show.py"
+    script.write_text("import json, os; print(json.dumps(dict(os.environ)))")
+    done = subprocess.run(
+        [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file), str(script)],
+        env=cli_environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    from runner.compat.accelerate_launch import rank_variables
+
+    launched = json.loads(done.stdout.splitlines()[0])
+    ours = rank_variables(file, "show")
+    names = {name for name in launched if name.startswith("ACCELERATE_")}
+    assert "ACCELERATE_MIXED_PRECISION" in names
+    assert {name: ours[name] for name in names} == {name: launched[name] for name in names}
+
+
+def test_hydra_multiplies_values_in_its_own_order() -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    from runner.compat.hydra_plugins import combinations
+
+    parsed = OverridesParser.create().parse_overrides(["a=1,2", "b=x,y", "c=3"])
+    assert combinations(parsed) == [
+        [["a=1", "b=x", "c=3"], ["a=1", "b=y", "c=3"], ["a=2", "b=x", "c=3"], ["a=2", "b=y", "c=3"]]
+    ]
+
+
+def test_an_import_is_put_off_until_the_function_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from runner.compat.lazy_import import imported_when_called
+
+    (tmp_path / "heavy_module.py").write_text("def double(x):\n    return 2 * x\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with imported_when_called("heavy_module", "double"):
+        from heavy_module import double  # type: ignore[import-not-found]
+    assert "heavy_module" not in sys.modules
+    assert double(4) == 8
+    assert sys.modules["heavy_module"].double is not double
+
+
+def test_libraries_still_import_what_is_put_off() -> None:
+    """The stand-ins in runner/launch/preload.py are worth nothing where the libraries import otherwise."""
+    transformers = Path(importlib.util.find_spec("transformers").origin).parent  # type: ignore[union-attr, arg-type]
+    evaluate = Path(importlib.util.find_spec("evaluate").origin).parent  # type: ignore[union-attr, arg-type]
+    assert any(
+        "from scipy.optimize import linear_sum_assignment" in file.read_text()
+        for file in (transformers / "loss").glob("*.py")
+    )
+    assert "from scipy.stats import bootstrap" in (evaluate / "evaluator" / "base.py").read_text()
+
+
+def _private_uses(path: Path) -> list[str]:
+    """`library._name` and imports of private modules or names of libraries in one file; own private names do not
+    count.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    libraries: set[str] = set()
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.module.startswith("runner"):
+            libraries |= {alias.asname or alias.name for alias in node.names}
+            parts = [*node.module.split("."), *(alias.name for alias in node.names)]
+            if node.module != "__future__" and any(part.startswith("_") for part in parts):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {'.'.join(parts)}")
+        if isinstance(node, ast.Import):
+            libraries |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.startswith("__"):
+            continue
+        root: ast.AST = node.value
+        while isinstance(root, (ast.Attribute, ast.Call, ast.Subscript)):
+            root = root.func if isinstance(root, ast.Call) else root.value
+        if isinstance(root, ast.Name) and root.id in libraries and f"{root.id}.{node.attr}" != "os._exit":
+            found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {root.id}.….{node.attr}")
+    return found
