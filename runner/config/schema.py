@@ -271,16 +271,16 @@ class ZeroConfig(Section):
 
     stage: Int = Field(2, ge=0, le=3, description="0 nothing, 1 optimizer states, 2 and gradients, 3 and parameters.")
     reduce_bucket_size: Int = Field(200_000_000, ge=1, description="Elements reduced at a time.")
-    allgather_bucket_size: Int = Field(200_000_000, ge=1, description="Elements gathered at a time (stages 1 and 2).")
+    allgather_bucket_size: Int = Field(200_000_000, ge=0, description="Elements gathered at a time (stages 1 and 2).")
     overlap_comm: bool = Field(True, description="Reduce gradients while the backward pass runs.")
     contiguous_gradients: bool = Field(True, description="Copy gradients into one buffer as they appear.")
-    sub_group_size: Int = Field(1_000_000_000, ge=1, description="Stage 3: parameters updated at a time.")
+    sub_group_size: Int = Field(1_000_000_000, ge=0, description="Stage 3: parameters updated at a time.")
     stage3_prefetch_bucket_size: Int = Field(50_000_000, ge=0, description="Stage 3: elements fetched ahead.")
     stage3_param_persistence_threshold: Int = Field(
         100_000, ge=0, description="Stage 3: tensors with fewer elements stay whole on every rank."
     )
     stage3_max_live_parameters: Int = Field(
-        1_000_000_000, ge=1, description="Stage 3: whole parameters held at a time."
+        1_000_000_000, ge=0, description="Stage 3: whole parameters held at a time."
     )
     partition_at_load: bool = Field(
         False,
@@ -288,7 +288,7 @@ class ZeroConfig(Section):
         "rank; new weights (a task head) then differ from other launchers'.",
     )
     stage3_max_reuse_distance: Int = Field(
-        1_000_000_000, ge=1, description="Stage 3: a parameter used again within this many elements is kept."
+        1_000_000_000, ge=0, description="Stage 3: a parameter used again within this many elements is kept."
     )
 
 

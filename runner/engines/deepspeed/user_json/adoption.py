@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from runner.config import plan
 from runner.config.resolve import resolve_machine
 from runner.config.schema import RunConfig
 from runner.engines.deepspeed.user_json import blocks
 from runner.engines.deepspeed.user_json.known import AUTO
+from runner.engines.deepspeed.user_json.other_blocks import check_other_blocks
 from runner.engines.deepspeed.user_json.reading import FIX, checked_values, get, read
 from runner.errors import Problem
 
@@ -26,6 +28,13 @@ _STAGE3 = (
     "stage3_max_live_parameters",
     "stage3_max_reuse_distance",
 )
+_READ_BY: dict[str, tuple[int, ...]] = {  # ZeRO stages at which DeepSpeed reads a key
+    **dict.fromkeys(("reduce_bucket_size", "overlap_comm", "contiguous_gradients"), (1, 2, 3)),
+    "allgather_bucket_size": (1, 2),
+    "sub_group_size": (3,),
+    **dict.fromkeys(_STAGE3, (3,)),
+}
+_BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _OFFLOAD = (("offload_optimizer", "optimizer"), ("offload_param", "params"))
 ADOPTED = {  # where a value in the JSON belongs in the run's configuration
     "train_micro_batch_size_per_gpu": "train.micro_batch_size",
@@ -67,11 +76,15 @@ def adopt(config: RunConfig, explicit: frozenset[str]) -> tuple[dict[str, Any] |
     taking = _Taking(config, content, explicit, problems)
     if blocks.unshifted(content):
         taking.take("scheduler.params.warmup_num_steps", "scheduler.warmup_steps", 0)
+    taking.batch()
     taking.stated(ADOPTED)
+    taking.gathering()
     taking.owners()
     taking.precision()
     taking.blocks()
     taking.what_the_machine_decides()
+    broken = any(problem.severity == "error" for problem in problems)
+    problems += check_other_blocks(content, config.launcher.config_file, library=not broken)
     return content, problems
 
 
@@ -89,11 +102,58 @@ class _Taking:
         self.taken: dict[str, tuple[str, Any]] = {}
 
     def stated(self, table: dict[str, str]) -> None:
-        """Take every value of a table that the file states."""
+        """Take every value of a table that the file states; what its own stage does not read is said, and left alone."""
+        idle = []
         for path, key in table.items():
             value = get(self.content, path)
-            if value is not None and value != AUTO:
+            if value is None or value == AUTO:
+                continue
+            if self.config.zero.stage in _READ_BY.get(path.rpartition(".")[2], (0, 1, 2, 3)):
                 self.take(path, key, value)
+            else:
+                idle.append(path)
+        if idle:
+            why = f"at ZeRO stage {self.config.zero.stage} these have no effect (in {self.config.launcher.config_file})"
+            self.problems.append(Problem(", ".join(idle), None, why, "", "notice"))
+
+    def batch(self) -> None:
+        """Micro batch and accumulation by DeepSpeed's rule, where the file has the whole batch: two numbers give the third,
+        and a whole batch alone means no accumulation. What was typed counts as stated; defaults do not.
+        """
+        whole, micro, steps = (self._stated_count(name) for name in _BATCH)
+        if whole is None or not isinstance(self.content.get(_BATCH[0]), int):
+            return
+        train, ranks = self.config.train, plan.world_size(resolve_machine(self.config)[0])
+        left_open = micro is None and steps is None and self.content.get(_BATCH[1]) == AUTO
+        if left_open and whole % (train.micro_batch_size * ranks) == 0:
+            return  # the run's own micro batch fills `auto`, and accumulation follows
+        shared = ranks * (micro or 1) * (steps or 1)
+        if whole % shared or (micro and steps and whole != shared):
+            parts = [
+                f"{ranks} ranks",
+                *(f"{name}={n}" for name, n in zip(_BATCH[1:], (micro, steps), strict=True) if n),
+            ]
+            near = shared if micro and steps else max(1, whole // shared) * shared
+            why = (
+                f"it is no multiple of {' × '.join(parts)} = {shared}"
+                if whole % shared
+                else f"{' × '.join(parts)} = {shared}"
+            )
+            self.problems.append(
+                Problem(_BATCH[0], whole, why, f'write "train_batch_size": {near} into launcher.config_file')
+            )
+            del self.content[_BATCH[0]]
+        elif micro is None:
+            train.micro_batch_size = whole // shared
+            train.gradient_accumulation_steps = steps or 1
+
+    def _stated_count(self, name: str) -> int | None:
+        """One of the three batch numbers, from the file or as typed."""
+        key = ADOPTED[name]
+        value = self.content.get(name)
+        if key in self.explicit:
+            value = getattr(self.config.train, key.partition(".")[2])
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
     def take(self, path: str, key: str, value: Any, said: str = "") -> None:
         """Set one key of the configuration, unless another value was typed or stands in the file already; `said` are
@@ -166,6 +226,13 @@ class _Taking:
             )
         else:
             self.config.precision.name = word  # type: ignore[assignment]
+
+    def gathering(self) -> None:
+        """At stage 3 the final model is saved from gathered weights: a file that forbids it is overruled, and that is said."""
+        path = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
+        if self.config.zero.stage == 3 and get(self.content, path) is False:
+            why = "the run sets it to true: without it DeepSpeed saves placeholders instead of weights"
+            self.problems.append(Problem(path, "false", why, "", "notice"))
 
     def owners(self) -> None:
         """A block in the file makes DeepSpeed the owner, its absence the client."""
