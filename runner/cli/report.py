@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.report.records import DEFAULT_FOLDERS, NoSuchFolder, find_run_folders, read_runs
-from runner.report.run_view import Run
+from runner.report.records import DEFAULT_FOLDERS, NoSuchFolder, find, read_runs
+from runner.report.sweep_lists import elsewhere, read_lists
 from runner.report.tables import Comparison, compare
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the verb; returns the exit status: 0, or 2 with one line on stderr when nothing can be reported."""
     options = _parser().parse_args(arguments)
     try:
-        comparison = compare(_runs(options.run_dirs), options.run_dirs)
+        comparison = _comparison(options.run_dirs)
         _deliver(comparison, _format(options), options.output)
     except (WrongRequest, NoSuchFolder) as error:
         print(f"report: {error}", file=sys.stderr)
@@ -60,19 +60,21 @@ def _format(options: argparse.Namespace) -> str:
     return _FORMAT_BY_SUFFIX.get(options.output.suffix.lower(), "table") if options.output else "table"
 
 
-def _runs(asked: Sequence[Path]) -> list[Run]:
-    """The runs of the asked folders, or of the default ones.
+def _comparison(asked: Sequence[Path]) -> Comparison:
+    """The runs of the asked folders, or of the default ones, and the runs of their sweeps wherever those lie.
 
     Raises:
         WrongRequest: no record was found.
         NoSuchFolder: a folder that was asked for does not exist.
     """
     roots = list(asked) or [folder for folder in DEFAULT_FOLDERS if folder.is_dir()]
-    folders = find_run_folders(roots)
+    found = find(roots)
+    planned = read_lists(found.sweeps)
+    folders = found.runs + elsewhere(planned, found.runs)
     if not folders:
         places = ", ".join(str(root) for root in (asked or DEFAULT_FOLDERS))
         raise WrongRequest(f"no run found under {places}; make one with: python -m runner run")
-    return read_runs(folders)
+    return compare(read_runs(folders), roots, planned)
 
 
 def _deliver(comparison: Comparison, name: str, output: Path | None) -> None:

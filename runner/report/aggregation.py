@@ -14,11 +14,22 @@ from runner.report.run_view import Run
 
 # Keys that do not change what is computed, or that tell repeats of one cell apart.
 _NOT_COMPARED = ("train.seed", "note", "cache_dir", "dataset.rows.", "launcher.main_process_port", "sweep.", "fit.")
+# Keys that say how a run is watched and kept, not how it trains: rows are named by them only where nothing else differs.
+_BOOKKEEPING = (
+    "train.log_every", "train.save", "checkpoint.", "launcher.start_timeout", "launcher.hang_timeout",
+    "launcher.max_restarts", "tracker.", "recipe.metric_for_best", "recipe.greater_is_better",
+)  # fmt: skip
 # Keys whose effect a row shows already in its method and batch columns.
 _SHOWN_IN_COLUMNS = (
-    "launcher.name", "zero.", "offload.", "train.micro_batch_size", "train.global_batch_size",
-    "train.gradient_accumulation_steps", "recipe.", "optimizer.owner", "scheduler.owner",
+    "launcher.name", "zero.", "offload.", "fsdp.", "train.micro_batch_size", "train.global_batch_size",
+    "train.gradient_accumulation_steps", "recipe.batch_by_launcher", "optimizer.owner", "scheduler.owner",
+    "launcher.config_file",
 )  # fmt: skip
+# What a researcher varies most stands first in a label, under its short name.
+_FIRST_IN_LABELS = (
+    "optimizer.lr", "train.seed", "optimizer.", "scheduler.", "precision.", "model.", "dataset.", "task.", "train.",
+)  # fmt: skip
+_SHORT = {"optimizer.lr": "lr", "train.seed": "seed"}
 _LABEL_DIFFERENCES = 3
 
 
@@ -28,6 +39,10 @@ class Row:
 
     Times are seconds per epoch. Estimates are over completed runs; a row without any shows what an
     unfinished run has so far, and nothing for a failed one.
+
+    Attributes:
+        unjudged: why there is a time and yet no speed-up, in a word or two.
+        planned: runs that the cell was to have in its sweep; None for runs by hand.
     """
 
     label: str
@@ -40,6 +55,8 @@ class Row:
     largest_micro_batch: int | None
     speed_up: Ratio | None = None
     is_baseline: bool = False
+    unjudged: str = ""
+    planned: int | None = None
 
     @property
     def first(self) -> Run:
@@ -50,6 +67,12 @@ class Row:
     def completed_runs(self) -> tuple[Run, ...]:
         """The repeats whose numbers may be compared."""
         return tuple(run for run in self.runs if run.completed)
+
+    @property
+    def count(self) -> str:
+        """How many runs the numbers are over: `3`, or `2 of 3` where others are missing or failed."""
+        done, wanted = len(self.completed_runs), max(self.planned or 0, len(self.runs))
+        return str(done) if done == wanted else f"{done} of {wanted}"
 
     @property
     def status(self) -> str:
@@ -94,14 +117,13 @@ def fold(runs: Iterable[Run]) -> tuple[list[Row], int]:
 
 
 def _cell_key(run: Run) -> str:
-    """What repeats of one cell share: sweep, configuration without the seed, and code."""
+    """What repeats of one cell share, in whichever sweep they ran: configuration without the seed, purpose, and code."""
     cell = run.raw.get("cell")
     config = mapping(run.raw.get("config"))
     if not isinstance(cell, Mapping) or not config:
         return f"run {run.folder}"
-    train = {key: value for key, value in mapping(config.get("train")).items() if key != "seed"}
-    shared = {**config, "train": train, "note": None, "sweep": None}
-    return json.dumps([cell.get("sweep"), shared, dig(run.raw, "code.git_commit")], sort_keys=True, default=str)
+    code = cell.get("code") or dig(run.raw, "code.git_commit")
+    return json.dumps([cell.get("purpose"), code, compared_config(run)], sort_keys=True, default=str)
 
 
 def _by_data(runs: Sequence[Run]) -> list[list[Run]]:
@@ -115,12 +137,11 @@ def _by_data(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _newest_of_each_repeat(runs: Sequence[Run]) -> list[Run]:
-    """One run per repeat: the completed one, and among several the one that started last."""
+    """One run per repeat, which its seed tells: the completed one, and among several the one that started last."""
     newest: dict[Any, Run] = {}
     for run in sorted(runs, key=lambda run: (run.completed, text(run.raw.get("started_at")))):
-        repeat = integer(dig(run.raw, "cell.repeat"))
-        newest[(repeat, run.seed)] = run
-    return [newest[key] for key in sorted(newest, key=lambda key: (key[0] or 0, key[1] or 0))]
+        newest[run.folder if run.seed is None else run.seed] = run
+    return sorted(newest.values(), key=lambda run: (integer(dig(run.raw, "cell.repeat")) or 0, run.seed or 0))
 
 
 def row_of(runs: Sequence[Run]) -> Row:
@@ -185,23 +206,30 @@ def _differences(rows: Sequence[Row], labels: Sequence[str]) -> list[str]:
     counts = Counter(labels)
     for label in (label for label, count in counts.items() if count > 1):
         members = [index for index, other in enumerate(labels) if other == label]
-        configs = [compared_config(rows[index].first) for index in members]
+        configs = [_with_seed(rows[index]) for index in members]
         keys = [key for key in differing_keys(configs) if not key.startswith(_SHOWN_IN_COLUMNS)]
-        if all(rows[index].first.raw.get("cell") is None for index in members):
-            configs, keys = _with_seed(rows, members, configs, keys)
+        telling = [key for key in keys if not key.startswith(_BOOKKEEPING)] or keys
+        telling = sorted(telling, key=_place_in_label)[:_LABEL_DIFFERENCES]
         for index, config in zip(members, configs, strict=True):
-            texts[index] = ", ".join(f"{key}={value_text(config.get(key))}" for key in keys[:_LABEL_DIFFERENCES])
+            texts[index] = ", ".join(f"{_SHORT.get(key, key)}={value_text(config.get(key))}" for key in telling)
     return texts
 
 
-def _with_seed(
-    rows: Sequence[Row], members: list[int], configs: list[dict[str, Any]], keys: list[str]
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Runs by hand are distinguished by their seed too."""
-    seeds = [rows[index].first.seed for index in members]
-    if len(set(seeds)) == 1:
-        return configs, keys
-    return [{**config, "train.seed": seed} for config, seed in zip(configs, seeds, strict=True)], ["train.seed", *keys]
+def _place_in_label(key: str) -> int:
+    return next((place for place, start in enumerate(_FIRST_IN_LABELS) if key.startswith(start)), len(_FIRST_IN_LABELS))
+
+
+def _with_seed(row: Row) -> dict[str, Any]:
+    """The row's configuration; with its seed where it is one run, and not the mean over several seeds."""
+    config = compared_config(row.first)
+    return {**config, "train.seed": row.first.seed} if len(row.runs) == 1 else config
+
+
+def setting_beside_method(run: Run) -> str:
+    """All that is configured but the method and how its batch is made up, as text: equal where methods can be compared."""
+    hidden = (*_SHOWN_IN_COLUMNS, *_BOOKKEEPING)
+    config = {key: value for key, value in compared_config(run).items() if not key.startswith(hidden)}
+    return json.dumps(config, sort_keys=True, default=str)
 
 
 def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:

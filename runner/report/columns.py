@@ -22,11 +22,12 @@ class Column:
 
 
 def table_columns(table: Table) -> list[Column]:
-    """Method | batch | train s/epoch | eval s/epoch | metrics | peak memory | speed-up | status."""
+    """Method | batch | n | train s/epoch | eval s/epoch | metrics | peak memory | speed-up | status."""
     rows = table.rows
     columns = [
         Column("Method", tuple(row.label for row in rows), numeric=False),
         _batch_column(table),
+        Column("n", tuple(row.count for row in rows)),
         Column("train s/epoch", tuple(seconds_text(row.train_seconds) for row in rows)),
         Column("eval s/epoch", tuple(seconds_text(row.eval_seconds) for row in rows)),
         *(Column(name, tuple(metric_text(row.metrics.get(name)) for row in rows)) for name in table.metric_names),
@@ -88,9 +89,11 @@ def bytes_text(value: float | None) -> str:
 
 
 def speed_up_text(row: Row) -> str:
-    """`baseline`, a ratio with its interval, `indistinguishable`, or a ratio that one run cannot secure."""
+    """`baseline`, a ratio with its interval, `indistinguishable`, `drift`, or a ratio that one run cannot secure."""
     if row.is_baseline:
         return "baseline"
+    if row.unjudged:
+        return row.unjudged
     return NOTHING if row.speed_up is None else ratio_text(row.speed_up)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from runner.report.aggregation import Row
 from runner.report.fairness import Fairness
 from runner.report.intervals import Estimate
+from runner.report.reading import dig, number
 from runner.report.run_view import Run
 from runner.report.tables import DEFINITIONS, Comparison, Table
 
@@ -51,7 +52,11 @@ def _csv_line(table: Table, row: Row, metrics: list[str]) -> dict[str, Any]:
         "speed_up": ratio.value if ratio else None,
         "speed_up_low": ratio.low if ratio else None,
         "speed_up_high": ratio.high if ratio else None,
-        "repeats": len(row.completed_runs),
+        "unjudged": row.unjudged or None,
+        "n": len(row.completed_runs),
+        "n_planned": max(row.planned or 0, len(row.runs)),
+        "learning_rate": number(dig(run.raw, "config.optimizer.lr")),
+        "seeds": " ".join(str(run.seed) for run in row.completed_runs if run.seed is not None),
         "status": _cell(row.status),
         "reason": _cell(row.reason),
         "run_folders": _cell(" ".join(str(run.folder) for run in row.runs)),
@@ -87,6 +92,7 @@ def _table(table: Table) -> dict[str, Any]:
         "rows": [_row(row) for row in table.rows],
         "fairness": _fairness(table.fairness) if table.fairness else None,
         "notes": table.notes,
+        "drift": table.drift or None,
     }
 
 
@@ -105,6 +111,10 @@ def _row(row: Row) -> dict[str, Any]:
         "peak_memory_bytes": row.peak_memory_bytes,
         "speed_up": asdict(row.speed_up) if row.speed_up else None,
         "is_baseline": row.is_baseline,
+        "unjudged": row.unjudged or None,
+        "n": len(row.completed_runs),
+        "n_planned": max(row.planned or 0, len(row.runs)),
+        "seeds": [run.seed for run in row.completed_runs],
         "runs": [run.run_id for run in row.runs],
     }
 

@@ -15,6 +15,7 @@ from runner.report.run_view import Run
 Verdict = Literal["same", "differs", "not recorded"]
 _LEARNING_RATE_TOLERANCE = 1e-6
 _MOST_NAMED = 8
+_OF_OFFLOAD = ("optimizer class", "optimizer state dtype")  # a CPU optimizer is what offload consists of
 _COMPARED_PACKAGES = ("torch", "transformers", "accelerate", "deepspeed", "numpy")
 
 
@@ -111,6 +112,16 @@ def check_fairness(rows: Sequence[Row], expected: frozenset[str] = frozenset()) 
     checks = [_check_fact(name, fact, compared, name in expected) for name, fact in _FACTS]
     checks.insert(6, _check_learning_rate(compared, "learning-rate curve" in expected))
     return Fairness(tuple(checks), len(compared))
+
+
+def beside_the_method(baseline: Row, row: Row) -> list[str]:
+    """What two rows differ in, their method left out; only then does a ratio of their times say something of methods."""
+    first, second = baseline.first, row.first
+    names = [check.name for check in check_fairness([baseline, row]).unexpected]
+    if dig(first.raw, "config.offload") != dig(second.raw, "config.offload"):
+        names = [name for name in names if name not in _OF_OFFLOAD]
+    made_up = [(run.micro_batch_size, run.gradient_accumulation_steps, run.world_size) for run in (first, second)]
+    return names + (["micro batch, accumulation or ranks"] if made_up[0] != made_up[1] else [])
 
 
 def _check_fact(name: str, fact: Callable[[Run], Any], rows: Sequence[Row], expected: bool) -> Check:

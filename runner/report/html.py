@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from runner.report.aggregation import Row, label_rows
+from runner.report.aggregation import Row, label_rows, setting_beside_method
 from runner.report.columns import Column, bytes_text, ratio_text, seconds_text, table_columns
-from runner.report.fairness import statement
+from runner.report.fairness import beside_the_method, statement
 from runner.report.figures import (
     MOST_BARS,
     MOST_CURVES,
@@ -187,24 +187,33 @@ def _table_view(table: Table, colours: dict[str, int]) -> TableView:
 
 
 def headline(table: Table) -> list[str]:
-    """What a matched-batch table says about speed, in one sentence, with the doubt that is due."""
-    baseline = next((row for row in table.rows if row.is_baseline), None)
-    rated = [(row, row.speed_up) for row in table.rows if row.speed_up is not None]
-    if table.kind != "matched" or baseline is None or not rated:
+    """What a matched-batch table says about speed, in one sentence, with the doubt that is due.
+
+    A ratio is stated between two rows that differ in the method and in nothing else that was checked.
+    """
+    if table.kind != "matched":
         return []
-    row, ratio = max(rated, key=lambda pair: (pair[1].distinguishable, pair[1].value))
+    if table.drift:
+        return [table.drift]
+    baselines = {setting_beside_method(row.first): row for row in table.rows if row.is_baseline}
+    rated = [(row, row.speed_up, baselines[setting_beside_method(row.first)]) for row in table.rows if row.speed_up]
+    fair = [(row, ratio, baseline) for row, ratio, baseline in rated if not beside_the_method(baseline, row)]
+    if not rated:
+        return []
+    if not fair:
+        row, _, baseline = rated[0]
+        named = ", ".join(beside_the_method(baseline, row))
+        return [f"No speed-up is stated: {row.label} and {baseline.label} differ in more than the method ({named})."]
+    row, ratio, baseline = max(fair, key=lambda found: (found[1].distinguishable, found[1].value))
     place = f"at global batch {row.first.global_batch_size}"
     if ratio.distinguishable and ratio.value > 1:
-        sentence = f"{row.label} trains {ratio_text(ratio)} as fast as {baseline.label} {place}."
-    elif ratio.low is None and ratio.value >= _WORTH_SAYING:
-        sentence = (
-            f"{row.label} trains {ratio.value:.2f}× as fast as {baseline.label} {place}, without the repeats "
-            "that would say how sure that is."
-        )
-    else:
-        sentence = f"No method is distinguishably faster than {baseline.label} {place}."
-    differing = [check.name for check in table.fairness.unexpected] if table.fairness else []
-    return [sentence + (f" The rows differ in {', '.join(differing)}." if differing else "")]
+        return [f"{row.label} trains {ratio_text(ratio)} as fast as {baseline.label} {place}."]
+    if ratio.low is None and ratio.value >= _WORTH_SAYING:
+        return [
+            f"{row.label} trains {ratio.value:.2f}× as fast as {baseline.label} {place}, without the repeats that "
+            "would say how sure that is."
+        ]
+    return [f"No method is distinguishably faster than {baseline.label} {place}."]
 
 
 def tiles(rows: Sequence[Row]) -> list[tuple[str, str, str]]:

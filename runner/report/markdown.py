@@ -30,7 +30,11 @@ def _table(table: Table) -> str:
         _line(["---:" if column.numeric else "---" for column in columns]),
         *(_line([escaped(column.cells[index]) for column in columns]) for index in range(len(table.rows))),
     ]
-    footer = [*(statement(table.fairness) if table.fairness else []), *table.notes]
+    footer = [
+        *([table.drift] if table.drift else []),
+        *(statement(table.fairness) if table.fairness else []),
+        *table.notes,
+    ]
     notes = "".join(f"\n\n{escaped(line)}" for line in footer)
     return f"### {escaped(table.title)}\n\n" + "\n".join(lines) + notes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from runner.regular_files import read_regular
 from runner.report.liveness import runner_liveness
 from runner.report.reading import mapping, text
 from runner.report.run_view import Run, run_from_record, unreadable_run
+from runner.report.sweep_lists import SWEEP_FILE
 from runner.report.versions import CURRENT_SCHEMA_VERSION, schema_version, upgrade
 
 RECORD_NAME = "record.json"
@@ -22,6 +24,14 @@ class NoSuchFolder(Exception):
     """A folder that was asked for does not exist; the message is one line for the user."""
 
 
+@dataclass(frozen=True)
+class Found:
+    """Folders with a record and the `sweep.json` files of sweeps, each once, sorted by path."""
+
+    runs: list[Path]
+    sweeps: list[Path]
+
+
 def find_run_folders(roots: Sequence[Path]) -> list[Path]:
     """Folders under `roots` that hold a record, each once, sorted by path.
 
@@ -30,22 +40,36 @@ def find_run_folders(roots: Sequence[Path]) -> list[Path]:
     Raises:
         NoSuchFolder: a root does not exist.
     """
-    found: dict[str, Path] = {}
+    return find(roots).runs
+
+
+def find(roots: Sequence[Path]) -> Found:
+    """Run folders and sweeps under `roots`.
+
+    Raises:
+        NoSuchFolder: a root does not exist.
+    """
+    runs: dict[str, Path] = {}
+    sweeps: dict[str, Path] = {}
     for root in roots:
         folder = root.parent if root.name == RECORD_NAME else root
         if not folder.is_dir():
             raise NoSuchFolder(f"no such folder: {root}")
-        for match in _walk(str(folder)):
-            found.setdefault(os.path.realpath(match), Path(match))
-    return sorted(found.values())
+        for match, is_run, is_sweep in _walk(str(folder)):
+            if is_run:
+                runs.setdefault(os.path.realpath(match), Path(match))
+            if is_sweep:
+                sweeps.setdefault(os.path.realpath(match), Path(match) / SWEEP_FILE)
+    return Found(sorted(runs.values()), sorted(sweeps.values()))
 
 
-def _walk(top: str) -> Iterator[str]:
-    """Folders with a record; checkpoints, models and hidden folders are not searched, links not followed."""
+def _walk(top: str) -> Iterator[tuple[str, bool, bool]]:
+    """Folders with a record or a sweep's list, and which; checkpoints, models and hidden folders are not searched, links not followed."""
     for folder, subfolders, files in os.walk(top):
-        if RECORD_NAME in files:
-            yield folder
-        skipped = {"checkpoints", "model"} if RECORD_NAME in files else set()
+        is_run = RECORD_NAME in files
+        if is_run or SWEEP_FILE in files:
+            yield folder, is_run, SWEEP_FILE in files
+        skipped = {"checkpoints", "model"} if is_run else set()
         subfolders[:] = [name for name in subfolders if name not in skipped and not name.startswith(".")]
 
 

@@ -72,6 +72,17 @@ class Run:
         return numbers(dig(self.raw, "test.metrics") or dig(self.raw, "evaluations.test.metrics"))
 
     @property
+    def cell_hash(self) -> str:
+        """Identity of a sweep's run; '' for runs by hand."""
+        return text(dig(self.raw, "cell.hash"))
+
+    @property
+    def others_busy_cores(self) -> float | None:
+        """Cores that other processes of the machine kept busy, mean over the epochs that recorded it."""
+        epochs = sequence(self.raw.get("epochs"))
+        return _mean([number(dig(mapping(epoch), "machine.others_busy_cores")) for epoch in epochs])
+
+    @property
     def generated_data(self) -> bool:
         """Whether any split is one of the bundled, generated samples."""
         splits = mapping(self.raw.get("data")).values()

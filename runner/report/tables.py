@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from runner.report.aggregation import Row, fold, label_rows, train_seconds_of
+from runner.report.aggregation import Row, fold, label_rows, setting_beside_method, train_seconds_of
+from runner.report.drift import could_be_drift, drift_sentence
 from runner.report.fairness import Fairness, check_fairness
 from runner.report.intervals import speed_up
 from runner.report.reading import mapping, number
 from runner.report.run_view import Run
+from runner.report.sweep_lists import PlannedRun, missing_notes, planned_repeats
 
 Kind = Literal["matched", "largest", "runs"]
 Workload = tuple[str, str, str]
@@ -22,16 +25,25 @@ DEFINITIONS = (
     "data preparation are not in it.",
     "Peak memory: of the rank and the run that needed most; allocated by torch on a GPU, resident set on a CPU. ± is "
     "a 95 % t interval over repeats; without ± there was one run.",
+    "n: completed runs that the row's numbers are over; `2 of 3` where others failed or are missing.",
     "Speed-up: baseline time / time, ratio of geometric means with Welch's 95 % interval of the logarithms; "
-    "indistinguishable when that interval holds 1.",
+    "indistinguishable when that interval holds 1. Baseline: DDP, else the first completed row, with the same settings "
+    "beside the method.",
 )
 _BY_DESIGN_AT_LARGEST = frozenset({"global batch size", "learning-rate curve", "data order"})
 _PHASE_TOLERANCE = 0.05
+DRIFT, POSSIBLE_DRIFT = "drift", "perhaps drift"
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+_NUMBER_PARTS = re.compile(f"({_NUMBER.pattern})")
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table. Only `matched` and `largest` compare, and only they have a fairness check."""
+    """One table. Only `matched` and `largest` compare, and only they have a fairness check.
+
+    Attributes:
+        drift: why no row is called faster than another, where the machine changed meanwhile; else empty.
+    """
 
     kind: Kind
     title: str
@@ -39,6 +51,7 @@ class Table:
     rows: tuple[Row, ...]
     fairness: Fairness | None
     notes: tuple[str, ...]
+    drift: str = ""
 
     @property
     def metric_names(self) -> list[str]:
@@ -63,21 +76,42 @@ class Comparison:
     made_at: datetime
 
 
-def compare(runs: Sequence[Run], roots: Sequence[Path] = ()) -> Comparison:
-    """Sort runs into tables. Every run that is no trial of `fit` is in at least one."""
+def compare(runs: Sequence[Run], roots: Sequence[Path] = (), planned: Sequence[PlannedRun] = ()) -> Comparison:
+    """Sort runs into tables. Every run that is no trial of `fit` is in at least one.
+
+    Args:
+        planned: what the sweeps among the roots were to consist of.
+    """
     trials = [run for run in runs if run.is_trial]
-    rows, superseded = fold(run for run in runs if not run.is_trial)
-    workloads = dict.fromkeys(row.first.workload for row in rows if row.first.workload)
+    folded, superseded = fold(run for run in runs if not run.is_trial)
+    counts = planned_repeats(planned)
+    rows = [replace(row, planned=max((counts.get(run.cell_hash, 0) for run in row.runs), default=0)) for row in folded]
+    by_workload: dict[Workload, list[Row]] = {}
+    for row in rows:
+        if row.first.workload:
+            by_workload.setdefault(row.first.workload, []).append(row)
     tables: list[Table] = []
-    for workload in workloads:
-        members = [row for row in rows if row.first.workload == workload]
+    for workload, members in by_workload.items():
         tables += _matched_tables(workload, members)
         tables += _largest_table(workload, members)
     shown = {id(run) for table in tables for row in table.rows for run in row.runs}
     rest = [row for row in rows if not any(id(run) in shown for run in row.runs)]
     tables += _remaining_tables(rest, bool(tables))
-    notes = _left_out(len(trials), superseded)
+    notes = (*missing_notes(planned, _status_of(runs)), *_left_out(len(trials), superseded))
     return Comparison(tuple(tables), tuple(runs), tuple(roots), notes, datetime.now(UTC))
+
+
+def _status_of(runs: Sequence[Run]) -> dict[str, str]:
+    """By a run's hash: `completed` where any of its records is, else the status of the newest."""
+    found: dict[str, Run] = {}
+    for run in runs:
+        held = found.get(run.cell_hash)
+        if held is None or (run.completed, str(run.raw.get("started_at"))) > (
+            held.completed,
+            str(held.raw.get("started_at")),
+        ):
+            found[run.cell_hash] = run
+    return {key: run.status for key, run in found.items() if key}
 
 
 def _left_out(trials: int, superseded: int) -> tuple[str, ...]:
@@ -139,15 +173,25 @@ def _size_order(row: Row) -> tuple[bool, int, float]:
 
 
 def _comparing_table(kind: Kind, title: str, workload: Workload, rows: Sequence[Row]) -> Table:
-    labelled = label_rows(_in_order(rows), shared_batch=kind == "matched")
+    labelled = _labelled_in_order(rows, shared_batch=kind == "matched")
     expected = _BY_DESIGN_AT_LARGEST if kind == "largest" else frozenset()
-    return Table(
-        kind,
-        title,
-        workload,
-        tuple(_with_speed_ups(labelled)),
-        check_fairness(labelled, expected),
-        notes_on(labelled, kind),
+    drift = drift_sentence(labelled)
+    rated = _with_speed_ups(labelled, drifting=bool(drift))
+    notes = notes_on(labelled, kind)
+    possible = [row.label for row in rated if row.unjudged == POSSIBLE_DRIFT]
+    if possible:
+        notes += (
+            f"Run one after the other, not in turns, so that a drift of the machine could explain the difference "
+            f"from the baseline: {', '.join(possible)}.",
+        )
+    return Table(kind, title, workload, tuple(rated), check_fairness(labelled, expected), notes, drift)
+
+
+def _labelled_in_order(rows: Sequence[Row], shared_batch: bool) -> list[Row]:
+    """Rows with their labels: DDP first, then by method, batch and what the labels say, numbers as numbers."""
+    return sorted(
+        label_rows(_in_order(rows), shared_batch),
+        key=lambda row: (*_order(row), natural_order(row.label)),
     )
 
 
@@ -156,7 +200,7 @@ def _remaining_tables(rows: Sequence[Row], others: bool) -> list[Table]:
     workloads = sorted({row.first.workload for row in rows}, key=lambda workload: (workload is None, workload or ()))
     tables = []
     for workload in workloads:
-        labelled = label_rows(_in_order([row for row in rows if row.first.workload == workload]), shared_batch=False)
+        labelled = _labelled_in_order([row for row in rows if row.first.workload == workload], shared_batch=False)
         title = f"{'Other runs' if others else 'Runs'}, {workload_text(workload)}"
         tables.append(Table("runs", title, workload, tuple(labelled), None, notes_on(labelled, "runs")))
     return tables
@@ -164,25 +208,46 @@ def _remaining_tables(rows: Sequence[Row], others: bool) -> list[Table]:
 
 def _in_order(rows: Sequence[Row]) -> list[Row]:
     """DDP first, then by method; records that could not be read last."""
-    unreadable = "unreadable"
-    return sorted(
-        rows,
-        key=lambda row: (row.status == unreadable, row.method != "DDP", row.method, row.first.global_batch_size or 0),
+    return sorted(rows, key=_order)
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    return (row.status == "unreadable", row.method != "DDP", row.method, row.first.global_batch_size or 0)
+
+
+def natural_order(label: str) -> tuple[tuple[int, float, str], ...]:
+    """A sort key that takes the numbers in a text as numbers: 9 before 10, 5e-05 before 0.0001."""
+    return tuple(
+        (0, float(part), "") if _NUMBER.fullmatch(part) else (1, 0.0, part)
+        for part in _NUMBER_PARTS.split(label)
+        if part
     )
 
 
-def _with_speed_ups(rows: Sequence[Row]) -> list[Row]:
-    """Ratios against the first completed row; DDP is first where there is one."""
-    baseline = next((row for row in rows if train_seconds_of(row)), None)
-    if baseline is None:
-        return list(rows)
-    before = train_seconds_of(baseline)
-    return [
-        replace(row, is_baseline=True)
-        if row is baseline
-        else replace(row, speed_up=speed_up(before, train_seconds_of(row)))
-        for row in rows
-    ]
+def _with_speed_ups(rows: Sequence[Row], drifting: bool) -> list[Row]:
+    """Ratios against the baseline: the first completed row (DDP where there is one) that differs in the method alone."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(setting_beside_method(row.first), []).append(row)
+    rated: dict[int, Row] = {}
+    for group in groups.values():
+        baseline = next((row for row in group if train_seconds_of(row)), None)
+        if baseline is not None and len({row.method for row in group}) > 1:
+            rated |= {id(row): _rated(row, baseline, rows, drifting) for row in group}
+    return [rated.get(id(row), row) for row in rows]
+
+
+def _rated(row: Row, baseline: Row, rows: Sequence[Row], drifting: bool) -> Row:
+    if row is baseline:
+        return replace(row, is_baseline=True)
+    ratio = speed_up(train_seconds_of(baseline), train_seconds_of(row))
+    if ratio is None:
+        return row
+    if drifting:
+        return replace(row, unjudged=DRIFT)
+    if ratio.distinguishable and could_be_drift(baseline, row, rows):
+        return replace(row, unjudged=POSSIBLE_DRIFT)
+    return replace(row, speed_up=ratio)
 
 
 def notes_on(rows: Sequence[Row], kind: Kind) -> tuple[str, ...]:

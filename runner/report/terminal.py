@@ -60,7 +60,8 @@ def footer(table: Table) -> list[str]:
         for row in table.rows
         if row.reason and len(table.rows) <= _MOST_ROWS_LAID_OUT
     ]
-    return [*reasons, *(statement(table.fairness) if table.fairness else []), *table.notes]
+    drift = [table.drift] if table.drift else []
+    return [*reasons, *drift, *(statement(table.fairness) if table.fairness else []), *table.notes]
 
 
 def comparison_table(table: Table, width: int = 120) -> RichTable:

@@ -12,10 +12,10 @@ from typing import Any
 from runner.compose.multirun import make_folder
 from runner.regular_files import read_regular
 from runner.report.records import find_run_folders, judge_status
+from runner.report.sweep_lists import SWEEP_FILE
 from runner.rundir import CONFIG_FILE
 from runner.rundir.record import write_atomically
 
-SWEEP_FILE = "sweep.json"
 MULTIRUN = "multirun"
 
 

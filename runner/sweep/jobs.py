@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from runner.errors import Problem, RequestError
 from runner.preflight.check import Checked, check
 from runner.preflight.unused_keys import unread_sections
 from runner.sweep.history import free_folder
-from runner.sweep.identity import cell_hash
+from runner.sweep.identity import cell_hash, code_version
 
 LARGEST = "largest"
 
@@ -51,11 +52,25 @@ class Job:
             "repeat": self.repeat,
             "purpose": self.purpose or None,
             "overrides": self.cell.overrides,
+            "code": code_version(self.checked) if self.checked else None,
+        }
+
+    def list_entry(self, folder: Path, sweep_dir: Path) -> dict[str, Any]:
+        """What the sweep's list (`sweep.json`) says of this run; `folder` is where its record is or will be."""
+        return {
+            "job": self.name,
+            "cell": self.cell.job,
+            "repeat": self.repeat,
+            "purpose": self.purpose or None,
+            "label": self.label,
+            "overrides": self.cell.overrides,
+            "hash": self.hash,
+            "folder": os.path.relpath(folder, sweep_dir),
         }
 
 
 def jobs_of(cells: Sequence[ComposedCell], sweep_dir: Path, typed: Sequence[str] = ()) -> list[Job]:
-    """All jobs of a batch of cells: first the cells as configured, then those at their largest micro batch.
+    """All jobs of a batch of cells, in their order: first the cells as configured, then those at their largest micro batch.
 
     Args:
         sweep_dir: where they go; not the cells' own where an earlier sweep is gone on with.
@@ -77,7 +92,8 @@ def jobs_of(cells: Sequence[ComposedCell], sweep_dir: Path, typed: Sequence[str]
         plain += _repeats(cell, cell.composed, label, base, "")
         if cell.composed.config.sweep.largest_batch:
             largest += _repeats(cell, cell.composed, label, base, LARGEST)
-    return plain + largest
+    # Repeat 0 of every cell, then repeat 1, …: a machine that slows down slows all cells alike.
+    return sorted(plain, key=lambda job: job.repeat) + sorted(largest, key=lambda job: job.repeat)
 
 
 def _repeats(cell: ComposedCell, composed: Composed, label: str, base: Path, purpose: str) -> list[Job]:

@@ -64,6 +64,7 @@ class Session:
         self._seconds: list[float] = []
         self._left = 0
         self._found: dict[int, dict[str, Any]] = {}  # largest micro batches by cell
+        self._list: dict[str, dict[str, Any]] = {}  # the sweep's list by job, over all batches
 
     def close(self) -> None:
         """End the hosts."""
@@ -119,12 +120,12 @@ class Session:
         self._on_error = next((job.checked.config.sweep.on_error for job in jobs if job.checked), "continue")
         to_run = [job for job in jobs if not self._is_done(job, earlier)]
         self._left = len(to_run)
-        if to_run:
-            entries = [
-                {"job": job.name, "overrides": job.cell.overrides, "hash": job.hash, "folder": job.run_dir.name}
-                for job in jobs
-            ]
-            write_sweep(self._sweep_dir, self._id, typed_command(), entries)
+        for job in jobs:
+            before = earlier.get(job.hash or "")
+            self._list[job.name] = job.list_entry(
+                job.run_dir if before is None or job in to_run else before.folder, self._sweep_dir
+            )
+        write_sweep(self._sweep_dir, self._id, typed_command(), list(self._list.values()))
         for job in to_run:
             if job.checked is not None:
                 job.run_dir.mkdir(parents=True, exist_ok=True)
@@ -134,6 +135,14 @@ class Session:
             highlight=False,
         )
         return jobs
+
+    def _lies_in(self, job: Job, folder: Path) -> None:
+        """Correct the sweep's list where a run's record is not where it was planned to be."""
+        assert self._sweep_dir is not None
+        entry = job.list_entry(folder, self._sweep_dir)
+        if entry != self._list.get(job.name):
+            self._list[job.name] = entry
+            write_sweep(self._sweep_dir, self._id, typed_command(), list(self._list.values()))
 
     def _folder(self, cells: list[ComposedCell], roots: list[Path]) -> Path:
         """The new sweep's folder, or that of the same sweep when it is gone on with."""
@@ -158,7 +167,7 @@ class Session:
         """One job to its row: found completed, refused, or run."""
         earlier = earlier_cells(search_roots(self._sweep_dir or job.cell.sweep_dir)) if job.hash else {}
         if self._is_done(job, earlier):
-            return self._keep(_skipped(job, earlier.get(job.hash or "")))
+            return self._keep_skipped(job, earlier)
         if self._stop.asked:
             raise SweepStopped
         if job.checked is None:
@@ -170,14 +179,21 @@ class Session:
                 raise SweepStopped
             earlier = earlier_cells(search_roots(self._sweep_dir or job.cell.sweep_dir))
             if self._is_done(job, earlier):  # another sweep ran it while this one waited
-                return self._keep(_skipped(job, earlier.get(job.hash or "")))
+                return self._keep_skipped(job, earlier)
             return self._keep(self._run(job))
+
+    def _keep_skipped(self, job: Job, earlier: dict[str, Earlier]) -> Row:
+        before = earlier.get(job.hash or "")
+        if before is not None:
+            self._lies_in(job, before.folder)
+        return self._keep(_skipped(job, before))
 
     def _run(self, job: Job) -> Row:
         assert job.checked is not None
         self._announce(job)
         began = time.monotonic()
         job.run_dir = job.checked.run_dir = free_folder(job.run_dir)
+        self._lies_in(job, job.run_dir)
         extra = {"cell": job.record_entry(self._id)}
         if job.purpose == LARGEST:
             try:

@@ -41,7 +41,7 @@ def test_csv_has_a_line_per_row_with_units_in_its_names(tree: Path, capsys: pyte
     lines = list(csv.DictReader(io.StringIO(_output(capsys, str(tree), "--format", "csv"))))
     assert [line["method"] for line in lines] == ["DDP", "ZeRO-2", "ZeRO-3 + CPU offload"]
     ddp, zero, failed = lines
-    assert (ddp["train_seconds"], ddp["repeats"], ddp["f1"], ddp["speed_up"]) == ("12.0", "3", "0.8", "")
+    assert (ddp["train_seconds"], ddp["n"], ddp["f1"], ddp["speed_up"]) == ("12.0", "3", "0.8", "")
     assert float(ddp["train_seconds_half_width"]) == pytest.approx(4.9683, abs=1e-4)
     assert (zero["train_seconds"], zero["train_seconds_half_width"], zero["peak_memory_bytes"]) == (
         "6.0",
