@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.report.columns import NAMES, UnknownColumn, arranged
 from runner.report.records import DEFAULT_FOLDERS, NoSuchFolder, find, read_runs
 from runner.report.sweep_lists import elsewhere, read_lists
-from runner.report.tables import Comparison, compare
+from runner.report.tables import Comparison, Layout, compare
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-FORMATS = ("table", "markdown", "csv", "json", "html")
-_FORMAT_BY_SUFFIX = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
+FORMATS = ("table", "markdown", "latex", "csv", "json", "html")
+_FORMAT_BY_SUFFIX = {
+    ".txt": "table", ".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html",
+}  # fmt: skip
 _DEFAULT_PAGE = Path("report.html")
 _WRONG_REQUEST = 2
 
@@ -29,9 +32,11 @@ def main(arguments: Sequence[str]) -> int:
     """Run the verb; returns the exit status: 0, or 2 with one line on stderr when nothing can be reported."""
     options = _parser().parse_args(arguments)
     try:
-        comparison = _comparison(options.run_dirs)
-        _deliver(comparison, _format(options), options.output)
-    except (WrongRequest, NoSuchFolder) as error:
+        name = _format(options)
+        asked = tuple(part.strip() for part in options.columns.split(",") if part.strip()) if options.columns else None
+        comparison = arranged(_comparison(options.run_dirs), Layout(asked, options.sort, options.std))
+        _deliver(comparison, name, options.output)
+    except (WrongRequest, NoSuchFolder, UnknownColumn) as error:
         print(f"report: {error}", file=sys.stderr)
         return _WRONG_REQUEST
     return 0
@@ -51,13 +56,38 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--format", choices=FORMATS, help="default: by the ending of --output, else table")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write here instead of standard output")
+    parser.add_argument(
+        "--columns",
+        default="",
+        metavar="NAME,…",
+        help=f"only these columns, in this order: {', '.join(NAMES)}, or the name of a metric",
+    )
+    parser.add_argument(
+        "--sort", default="", metavar="NAME", help="rows by this column; --sort=-NAME from large to small"
+    )
+    parser.add_argument(
+        "--std", action="store_true", help="standard deviation of the repeats beside the 95 %% interval"
+    )
     return parser
 
 
 def _format(options: argparse.Namespace) -> str:
+    """The format that was asked for, or that the ending of --output names.
+
+    Raises:
+        WrongRequest: for an ending that names none.
+    """
     if options.format:
         return str(options.format)
-    return _FORMAT_BY_SUFFIX.get(options.output.suffix.lower(), "table") if options.output else "table"
+    if options.output is None:
+        return "table"
+    ending = options.output.suffix.lower()
+    if ending not in _FORMAT_BY_SUFFIX:
+        raise WrongRequest(
+            f"--output {options.output}: {f'{ending} is no ending of a format' if ending else 'the name has no ending'}; "
+            f"use one of {', '.join(_FORMAT_BY_SUFFIX)} or add --format={{{','.join(FORMATS)}}}"
+        )
+    return _FORMAT_BY_SUFFIX[ending]
 
 
 def _comparison(asked: Sequence[Path]) -> Comparison:
@@ -100,6 +130,10 @@ def _content(comparison: Comparison, name: str, output: Path | None) -> str:
             return page(comparison, output.parent if output else Path())
         except MissingExtra as error:
             raise WrongRequest(str(error)) from None
+    if name == "latex":
+        from runner.report.latex import latex
+
+        return latex(comparison)
     if name == "markdown":
         from runner.report.markdown import markdown
 

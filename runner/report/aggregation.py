@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.report.intervals import Estimate, Ratio, estimate
-from runner.report.reading import dig, flatten, integer, mapping, text
+from runner.report.reading import dig, flatten, integer, mapping, number, text
 from runner.report.run_view import Run
 
 # Keys that do not change what is computed, or that tell repeats of one cell apart.
@@ -81,6 +81,16 @@ class Row:
         if len(statuses) == 1:
             return self.runs[0].status
         return f"{len(self.completed_runs)} of {len(self.runs)} completed"
+
+    @property
+    def learning_rate(self) -> float | None:
+        """Peak learning rate."""
+        return number(dig(self.first.raw, "config.optimizer.lr"))
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the completed runs, in the order of the repeats."""
+        return [run.seed for run in self.completed_runs if run.seed is not None]
 
     @property
     def reason(self) -> str:

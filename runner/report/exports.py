@@ -11,7 +11,6 @@ from typing import Any
 from runner.report.aggregation import Row
 from runner.report.fairness import Fairness
 from runner.report.intervals import Estimate
-from runner.report.reading import dig, number
 from runner.report.run_view import Run
 from runner.report.tables import DEFINITIONS, Comparison, Table
 
@@ -21,7 +20,11 @@ _FORMULA_STARTS = ("=", "+", "-", "@")
 def csv_text(comparison: Comparison) -> str:
     """All tables below each other, distinguished by the column `table`; half widths are of 95 % intervals."""
     metrics = list(dict.fromkeys(name for table in comparison.tables for name in table.metric_names))
-    lines = [_csv_line(table, row, metrics) for table in comparison.tables for row in table.rows]
+    lines = [
+        {key: value for key, value in _csv_line(table, row, metrics).items() if _is_asked(key, table, metrics)}
+        for table in comparison.tables
+        for row in table.rows
+    ]
     out = io.StringIO()
     if lines:
         writer = csv.DictWriter(out, fieldnames=list(lines[0]), lineterminator="\n")
@@ -55,16 +58,42 @@ def _csv_line(table: Table, row: Row, metrics: list[str]) -> dict[str, Any]:
         "unjudged": row.unjudged or None,
         "n": len(row.completed_runs),
         "n_planned": max(row.planned or 0, len(row.runs)),
-        "learning_rate": number(dig(run.raw, "config.optimizer.lr")),
-        "seeds": " ".join(str(run.seed) for run in row.completed_runs if run.seed is not None),
+        "learning_rate": row.learning_rate,
+        "seeds": " ".join(map(str, row.seeds)),
         "status": _cell(row.status),
         "reason": _cell(row.reason),
         "run_folders": _cell(" ".join(str(run.folder) for run in row.runs)),
     }
 
 
+# Which csv columns one of the table's columns stands for, by how they begin.
+_CSV_NAMES = {
+    "batch": ("micro_batch", "gradient_acc", "world_size", "global_batch", "largest_micro"), "lr": ("learning_rate",),
+    "seed": ("seeds",), "train": ("train_seconds",), "eval": ("eval_seconds",), "memory": ("peak_memory",),
+    "speed-up": ("speed_up", "unjudged"), "status": ("status", "reason", "run_folders"), "method": (),
+}  # fmt: skip
+
+
+def _is_asked(key: str, table: Table, metrics: list[str]) -> bool:
+    asked = table.layout.columns
+    if asked is None or key in ("table", "label", "method"):
+        return True
+    names = [part for name in asked for part in (metrics if name == "metrics" else [name])]
+    starts = [start for name in names for start in _CSV_NAMES.get(name, (name,))]
+    return any(
+        key == start
+        or key.startswith(f"{start}_")
+        or (start.endswith(("_batch", "_acc", "_micro", "_memory")) and key.startswith(start))
+        for start in starts
+    )
+
+
 def _estimate_columns(name: str, value: Estimate | None) -> dict[str, float | None]:
-    return {name: value.mean if value else None, f"{name}_half_width": value.half_width if value else None}
+    return {
+        name: value.mean if value else None,
+        f"{name}_half_width": value.half_width if value else None,
+        f"{name}_std": value.deviation if value else None,
+    }
 
 
 def _cell(value: str) -> str:
@@ -114,7 +143,7 @@ def _row(row: Row) -> dict[str, Any]:
         "unjudged": row.unjudged or None,
         "n": len(row.completed_runs),
         "n_planned": max(row.planned or 0, len(row.runs)),
-        "seeds": [run.seed for run in row.completed_runs],
+        "seeds": row.seeds,
         "runs": [run.run_id for run in row.runs],
     }
 

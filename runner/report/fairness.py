@@ -120,6 +120,9 @@ def beside_the_method(baseline: Row, row: Row) -> list[str]:
     names = [check.name for check in check_fairness([baseline, row]).unexpected]
     if dig(first.raw, "config.offload") != dig(second.raw, "config.offload"):
         names = [name for name in names if name not in _OF_OFFLOAD]
+    seeds = [{run.seed for run in found.completed_runs} for found in (baseline, row)]
+    if seeds[0] != seeds[1] and (seeds[0] <= seeds[1] or seeds[1] <= seeds[0]):  # a repeat is missing, that is all
+        names = [name for name in names if name not in ("seed", "data order")]
     made_up = [(run.micro_batch_size, run.gradient_accumulation_steps, run.world_size) for run in (first, second)]
     return names + (["micro batch, accumulation or ranks"] if made_up[0] != made_up[1] else [])
 

@@ -199,7 +199,10 @@ def headline(table: Table) -> list[str]:
     rated = [(row, row.speed_up, baselines[setting_beside_method(row.first)]) for row in table.rows if row.speed_up]
     fair = [(row, ratio, baseline) for row, ratio, baseline in rated if not beside_the_method(baseline, row)]
     if not rated:
-        return []
+        doubtful = any(row.unjudged for row in table.rows)
+        return (
+            ["A drift of the machine could explain the differences, so no method is called faster."] if doubtful else []
+        )
     if not fair:
         row, _, baseline = rated[0]
         named = ", ".join(beside_the_method(baseline, row))
@@ -207,13 +210,16 @@ def headline(table: Table) -> list[str]:
     row, ratio, baseline = max(fair, key=lambda found: (found[1].distinguishable, found[1].value))
     place = f"at global batch {row.first.global_batch_size}"
     if ratio.distinguishable and ratio.value > 1:
-        return [f"{row.label} trains {ratio_text(ratio)} as fast as {baseline.label} {place}."]
-    if ratio.low is None and ratio.value >= _WORTH_SAYING:
-        return [
-            f"{row.label} trains {ratio.value:.2f}× as fast as {baseline.label} {place}, without the repeats that "
-            "would say how sure that is."
-        ]
-    return [f"No method is distinguishably faster than {baseline.label} {place}."]
+        sentence = f"{row.label} trains {ratio_text(ratio)} as fast as {baseline.label} {place}."
+    elif ratio.low is None and ratio.value >= _WORTH_SAYING:
+        sentence = (
+            f"{row.label} trains {ratio.value:.2f}× as fast as {baseline.label} {place}, without the repeats "
+            "that would say how sure that is."
+        )
+    else:
+        sentence = f"No method is distinguishably faster than {baseline.label} {place}."
+    missing = sorted({*row.seeds} ^ {*baseline.seeds})
+    return [sentence + (" The rows differ in data order, seed." if missing else "")]
 
 
 def tiles(rows: Sequence[Row]) -> list[tuple[str, str, str]]:

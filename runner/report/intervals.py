@@ -22,11 +22,13 @@ _NORMAL_QUANTILE = 1.959964
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over `count` runs; `half_width` is half of the 95 % interval, None for a single run."""
+    """A mean over `count` runs; `half_width` is half of the 95 % interval, `deviation` the sample's standard deviation;
+    None for a single run."""
 
     mean: float
     half_width: float | None
     count: int
+    deviation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,9 @@ def estimate(values: Sequence[float]) -> Estimate | None:
         return None
     if len(values) == 1:
         return Estimate(values[0], None, 1)
-    mean = statistics.mean(values)
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    return Estimate(mean, t_quantile(len(values) - 1) * error, len(values))
+    mean, deviation = statistics.mean(values), statistics.stdev(values)
+    error = deviation / math.sqrt(len(values))
+    return Estimate(mean, t_quantile(len(values) - 1) * error, len(values), deviation)
 
 
 def speed_up(baseline_seconds: Sequence[float], seconds: Sequence[float]) -> Ratio | None:

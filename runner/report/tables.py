@@ -38,6 +38,15 @@ _NUMBER_PARTS = re.compile(f"({_NUMBER.pattern})")
 
 
 @dataclass(frozen=True)
+class Layout:
+    """What a user asked to see: names of columns (None: all), by which one rows are sorted, standard deviations."""
+
+    columns: tuple[str, ...] | None = None
+    sort: str = ""
+    std: bool = False
+
+
+@dataclass(frozen=True)
 class Table:
     """One table. Only `matched` and `largest` compare, and only they have a fairness check.
 
@@ -52,6 +61,7 @@ class Table:
     fairness: Fairness | None
     notes: tuple[str, ...]
     drift: str = ""
+    layout: Layout = Layout()
 
     @property
     def metric_names(self) -> list[str]:

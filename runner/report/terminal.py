@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,26 +88,40 @@ def _fitting(table: Table, width: int) -> list[Column]:
     What is left out here is in csv, json and the page.
     """
     columns: list[Column] = []
-    for metrics, stacked in ((3, False), (3, True), (2, True), (1, True), (0, True)):
-        hidden = set(table.metric_names[metrics:])
+    fullest = len(table.metric_names) if table.layout.columns else 3  # what was asked for is shown
+    for metrics, stacked in ((fullest, False), (fullest, True), (2, True), (1, True), (0, True)):
+        hidden = set(table.metric_names[max(metrics, 0 if not table.layout.columns else fullest) :])
         columns = [
             _terminal_column(column, table, stacked) for column in table_columns(table) if column.heading not in hidden
         ]
+        columns = _with_n_in_status(columns) if stacked else columns
         if sum(_least_width(column) + _PADDING for column in columns) <= width:
             break
     return columns
 
 
+def _with_n_in_status(columns: list[Column]) -> list[Column]:
+    """Where room is short, the number of runs stands below the status."""
+    counts = next((column.cells for column in columns if column.name == "n"), None)
+    if counts is None or columns[-1].name != "status":
+        return columns
+    cells = (f"{status}\nn = {count}" for status, count in zip(columns[-1].cells, counts, strict=True))
+    kept = [column for column in columns[:-1] if column.name != "n"]
+    return [*kept, replace(columns[-1], cells=tuple(cells))]
+
+
 def _terminal_column(column: Column, table: Table, stacked: bool) -> Column:
-    """The status without its reason; the parts of a number (interval, unit) side by side, or stacked."""
-    if column.heading == "status":
-        return Column("status", tuple(row.status for row in table.rows), numeric=False)
+    """The status without its reason; the parts of a number (interval, unit) beside each other, or stacked."""
+    if column.name == "status":
+        return replace(column, cells=tuple(row.status for row in table.rows))
     if not column.numeric:
         return column
-    cells = (cell.replace(" ± ", " ±").replace(" = ", "\u00a0= ") for cell in column.cells)
+    cells = (
+        cell.replace(" ± ", " ±").replace(" = ", "\u00a0= ").replace("(std ", "(std\u00a0") for cell in column.cells
+    )
     if stacked:
         cells = (cell.replace(" ", "\n").replace("indistinguishable", "indistin-\nguishable") for cell in cells)
-    return Column(column.heading, tuple(cells))
+    return replace(column, cells=tuple(cells))
 
 
 def _least_width(column: Column) -> int:

@@ -10,8 +10,9 @@ from rich.console import Console
 
 from runner import rundir
 from runner.compose.multirun import ComposedCell, run_multirun
-from runner.errors import EXIT_COMPLETED, EXIT_SWEEP_CELL_FAILED, RequestError
+from runner.errors import EXIT_COMPLETED, EXIT_SWEEP_CELL_FAILED, Problem, RequestError
 from runner.execution import Ended, Request, execute, typed_command
+from runner.fit.memory_budget import budget_of
 from runner.fit.trial import FitStopped
 from runner.launch.device_lock import turn
 from runner.launch.host_pool import SharedHosts
@@ -115,6 +116,7 @@ class Session:
         roots = search_roots(cells[0].sweep_dir)
         jobs = jobs_of(cells, self._folder(cells, roots), self._typed)
         assert self._sweep_dir is not None
+        self._refuse_budget(jobs)
         earlier = earlier_cells(roots)
         self._rerun = next((job.checked.config.sweep.rerun for job in jobs if job.checked), "missing")
         self._on_error = next((job.checked.config.sweep.on_error for job in jobs if job.checked), "continue")
@@ -135,6 +137,24 @@ class Session:
             highlight=False,
         )
         return jobs
+
+    def _refuse_budget(self, jobs: list[Job]) -> None:
+        """A memory budget that no cell's device has is one mistake of the request, not one failure a cell.
+
+        Raises:
+            RequestError: where every cell that would search its largest batch has the same problem.
+        """
+        problems: list[list[Problem]] = []
+        for job in jobs:
+            if job.purpose == LARGEST and job.checked is not None:
+                try:
+                    budget_of(job.checked.config)
+                except RequestError as error:
+                    problems.append(error.problems)
+                else:
+                    problems.append([])
+        if problems and problems[0] and all(found == problems[0] for found in problems):
+            raise RequestError(problems[0])
 
     def _lies_in(self, job: Job, folder: Path) -> None:
         """Correct the sweep's list where a run's record is not where it was planned to be."""

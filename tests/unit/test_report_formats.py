@@ -220,3 +220,33 @@ def test_a_page_of_many_rows_draws_the_first_and_says_so(tmp_path: Path) -> None
     assert "Left out: 36 further rows." in text
     assert "The first 16 rows are drawn; 44 further rows are not." in text
     assert text.count('data-label="train s/epoch"') == 60
+
+
+@pytest.mark.parametrize("name", ["report.pdf", "report.docx", "report"])
+def test_an_unknown_ending_is_refused_and_nothing_written(
+    tree: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert main([str(tree), "--output", str(tree / name)]) == 2
+    assert "use one of .txt, .md, .tex, .csv, .json, .html, .htm or add --format=" in capsys.readouterr().err
+    assert not (tree / name).exists()
+
+
+def test_latex_escapes_and_says_what_markdown_says(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tree), "--output", str(tree / "table.tex")]) == 0
+    text = (tree / "table.tex").read_text()
+    assert r"DDP & 16 = 8$\times$1$\times$2 & 3 & 12.00 $\pm$ 4.97 &" in text
+    assert r"\begin{tabular}{lrrrrrrrrl}" in text
+    assert "<script>" not in text
+
+
+def test_columns_order_and_deviation_can_be_chosen(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (str(tree), "--format", "markdown", "--columns", "train,n,f1", "--sort=-train", "--std")
+    lines = [line for line in _output(capsys, *arguments).splitlines() if line.startswith("| ")]
+    assert lines[0] == "| Method | train s/epoch | n | f1 |"
+    # 10, 12 and 14: mean 12, s = 2, half of the 95 % interval 4.3027·2/√3 = 4.97
+    assert lines[2].startswith("| DDP | 12.00 ± 4.97 (std 2.00) | 3 | ")
+    assert lines[3].startswith("| ZeRO-2 | 6.00 | 1 | ")
+    (header, *_) = _output(capsys, str(tree), "--format", "csv", "--columns", "train,n").splitlines()
+    assert header == "table,label,method,train_seconds,train_seconds_half_width,train_seconds_std,n,n_planned"
+    assert main([str(tree), "--columns", "trian"]) == 2
+    assert "trian: there is no such column; columns are method, batch" in capsys.readouterr().err

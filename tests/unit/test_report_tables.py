@@ -107,10 +107,10 @@ def test_runs_by_hand_are_distinguished_by_what_differs_and_not_folded(tmp_path:
     (table,) = _compared(tmp_path, *runs).tables
     labels = [row.label for row in table.rows]
     assert labels == [
-        "DDP, train.seed=1",
-        "DDP, train.seed=2",
-        "ZeRO-2, optimizer.lr=0.0001",
-        "ZeRO-2, optimizer.lr=2e-05",
+        "DDP, seed=1",
+        "DDP, seed=2",
+        "ZeRO-2, lr=2e-05",
+        "ZeRO-2, lr=0.0001",
     ]
 
 

@@ -91,9 +91,9 @@ def test_repeats_and_largest_are_jobs_of_their_own(tmp_path: Path) -> None:
         cells, tmp_path, ["launcher=ddp,deepspeed", "sweep.repeats=2", "sweep.largest_batch=true", "train.seed=7"]
     )
     assert [job.name for job in jobs] == [
-        f"{cell}{part}-repeat{repeat}" for part in ("", "-largest") for cell in (0, 1) for repeat in (0, 1)
+        f"{cell}{part}-repeat{repeat}" for part in ("", "-largest") for repeat in (0, 1) for cell in (0, 1)
     ]
-    assert [job.checked.config.train.seed for job in jobs if job.checked] == [7, 8] * 4
+    assert [job.checked.config.train.seed for job in jobs if job.checked] == [7, 7, 8, 8] * 2
     assert len({job.hash for job in jobs}) == 8
     assert [job.run_dir.name for job in jobs] == [job.name for job in jobs]
     assert jobs[0].label == "launcher=ddp, repeat 0"
