@@ -16,8 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.memory import Architecture, Buckets, Workload, estimate
+from runner.engines.ddp.memory import DdpLayout
+from runner.engines.deepspeed.memory import Buckets, ZeroLayout
+from runner.memory.estimate import estimate
+from runner.memory.facts import Architecture
 from runner.memory.search import fit
+from runner.memory.workload import Workload
 
 DEVICE_BYTES = 24 * 2**30
 SPECIAL_TOKENS_OF_A_PAIR = 3
@@ -106,12 +110,18 @@ def _bpe_lengths(pairs: list[tuple[str, str]]) -> Iterator[int]:
 
 def cases(mrpc_length: int) -> list[Case]:
     """The published runs on today's stack with the runner's defaults; two ranks unless said otherwise."""
-    deberta = Workload(Architecture.of("encoder", DEBERTA_XL), source_length=mrpc_length, precision="fp16")
-    blenderbot = Workload(
-        Architecture.of("seq2seq", BLENDERBOT_400M), source_length=128, target_length=64, precision="fp16"
+    deberta = Workload(
+        Architecture.of("encoder", DEBERTA_XL), ZeroLayout(2), source_length=mrpc_length, precision="fp16"
     )
-    gpt2 = Workload(Architecture.of("causal_lm", GPT2_XL), source_length=128, precision="fp16")
-    offloaded = replace(gpt2, zero_stage=3, offload_optimizer="cpu", offload_params="cpu", num_processes=1)
+    blenderbot = Workload(
+        Architecture.of("seq2seq", BLENDERBOT_400M),
+        ZeroLayout(2),
+        source_length=128,
+        target_length=64,
+        precision="fp16",
+    )
+    gpt2 = Workload(Architecture.of("causal_lm", GPT2_XL), ZeroLayout(2), source_length=128, precision="fp16")
+    offloaded = replace(gpt2, layout=ZeroLayout(3, "cpu", "cpu"), num_processes=1)
     return [
         Case("DeBERTa-XL, DDP", _ddp(deberta), 8),
         Case("DeBERTa-XL, ZeRO-2", deberta, 40),
@@ -123,7 +133,7 @@ def cases(mrpc_length: int) -> list[Case]:
 
 
 def _ddp(workload: Workload) -> Workload:
-    return replace(workload, launcher="ddp", zero_stage=0)
+    return replace(workload, layout=DdpLayout())
 
 
 def as_measured_in_2022(case: Case) -> Case:
@@ -137,15 +147,13 @@ def as_measured_in_2022(case: Case) -> Case:
     eager = Architecture.of(
         architecture.family, architecture.mapping() | {"attn_implementation": "eager"}, architecture.num_labels
     )
-    old = replace(
-        workload,
-        architecture=eager,
-        gradients_kept_between_steps=workload.launcher == "ddp",
-        optimizer_kernel="loop" if workload.launcher == "ddp" else "fused",
-        buckets=Buckets(
-            reduce_bucket_size=500_000_000, allgather_bucket_size=500_000_000, overlap_comm=workload.stage == 3
-        ),
-    )
+    if isinstance(workload.layout, ZeroLayout):
+        overlap = workload.layout.stage == 3
+        buckets = Buckets(reduce_bucket_size=500_000_000, allgather_bucket_size=500_000_000, overlap_comm=overlap)
+        layout, kernel = replace(workload.layout, buckets=buckets), "fused"
+    else:
+        layout, kernel = DdpLayout(gradients_kept_between_steps=True), "loop"
+    old = replace(workload, architecture=eager, layout=layout, optimizer_kernel=kernel)
     return replace(case, workload=old)
 
 

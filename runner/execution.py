@@ -17,9 +17,8 @@ from runner import metrics, render, rundir
 from runner.checkpoint.folders import newest, remove_converted
 from runner.config import plan
 from runner.config.resolve import resolve_owners
-from runner.engines.deepspeed.ops import BuildFailed, OpBuilder, needed_ops
-from runner.engines.deepspeed.swap_folder import swap_files
-from runner.engines.deepspeed.user_json import fill
+from runner.engines import engine_of
+from runner.engines.base import BuildFailed, OpBuild
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUT_OF_MEMORY, EXIT_PREEMPTED
 from runner.launch.host_client import Host, HostDied
 from runner.launch.memory_advice import memory_advice
@@ -83,7 +82,7 @@ def execute(request: Request, host: Host, stop: Stopping, console: Console) -> E
 def _open(request: Request) -> None:
     """Rendered files and a new record."""
     checked, run_dir = request.checked, request.checked.run_dir
-    render.write(render.render(checked.config, run_dir, checked.total_steps, checked.user_json), run_dir)
+    render.write(render.render(checked.config, run_dir, checked.total_steps, checked.own_file), run_dir)
     record = Record(run_dir)
     record.data = rundir.opening_record(checked.config, typed_command(), request.overrides)
     record.data["runner"]["started_monotonic"] = request.started_monotonic
@@ -101,7 +100,10 @@ def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) 
     run_dir = request.checked.run_dir
     config = request.checked.config
     rundir.clear_requests(run_dir)  # of an attempt whose runner was killed: this one would stop at once
-    with swap_files(config, run_dir), Watch(run_dir, config, stop, console, host.kill_job) as watch:
+    with (
+        engine_of(config).run_resources(config, run_dir),
+        Watch(run_dir, config, stop, console, host.kill_job) as watch,
+    ):
         try:
             if request.checked.total_steps is None:
                 _prepare(request, host, watch)
@@ -142,7 +144,7 @@ class StoppedEarly(Exception):
 
 
 def _build_ops(request: Request, host: Host, watch: Watch, stop: Stopping, console: Console) -> None:
-    """Compile DeepSpeed's ops that the run needs, where they are not built yet; the record keeps how long it took."""
+    """Compile what the run's engine needs, where it is not built yet; the record keeps how long it took."""
 
     def watched() -> None:
         watch()
@@ -150,13 +152,10 @@ def _build_ops(request: Request, host: Host, watch: Watch, stop: Stopping, conso
             raise StoppedEarly
 
     checked = request.checked
-    needed = needed_ops(checked.config, checked.user_json)
-    say = partial(console.print, highlight=False, markup=False)
-    seconds = (
-        OpBuilder(checked.config, host, checked.run_dir, request.environment, watched, say).build(needed)
-        if needed
-        else {}
+    build = OpBuild(
+        host, checked.run_dir, request.environment, watched, partial(console.print, highlight=False, markup=False)
     )
+    seconds = engine_of(checked.config).build_ops(checked.config, checked.own_file, build)
     if seconds:
         Record.read(checked.run_dir).update(op_build_seconds=seconds)
 
@@ -174,11 +173,9 @@ def _prepare(request: Request, host: Host, watch: Watch) -> None:
     checked.config.dataset.rows = outcome["rows"]
     checked.total_steps = plan.total_steps(outcome["rows"]["train"], checked.config)
     resolve_owners(checked.config, total_steps_known=True)
-    if checked.user_json is not None:
-        checked.user_json = fill(checked.user_json, checked.config, checked.total_steps)
-    render.write(
-        render.render(checked.config, checked.run_dir, checked.total_steps, checked.user_json), checked.run_dir
-    )
+    if checked.own_file is not None:
+        checked.own_file = engine_of(checked.config).complete(checked.own_file, checked.config, checked.total_steps)
+    render.write(render.render(checked.config, checked.run_dir, checked.total_steps, checked.own_file), checked.run_dir)
 
 
 def _close(run_dir: Path, status: str, failure: Failure | None) -> Ended:

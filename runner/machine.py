@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -158,3 +159,11 @@ def cpu_name() -> str:
             )
     except OSError:
         return platform.processor() or platform.machine()
+
+
+def is_installed(module: str) -> bool:
+    """Whether a top-level module can be found; nothing is imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from runner import paths
-from runner.config.schema import RunConfig, integer_text, no_truth_value
+from runner.config.fields import integer_text, no_truth_value
+from runner.config.schema import RunConfig
 from runner.errors import Problem, RequestError
 
 if TYPE_CHECKING:

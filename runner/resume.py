@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import time
 from collections.abc import Callable
@@ -20,8 +19,7 @@ from runner.checkpoint.folders import Checkpoint
 from runner.compose.changes import with_changes
 from runner.config import plan
 from runner.config.schema import RunConfig
-from runner.engines.deepspeed.nvme import check_nvme
-from runner.engines.deepspeed.universal_checkpoint import convert
+from runner.engines import engine_of
 from runner.errors import Problem, RequestError
 from runner.execution import Request, typed_command
 from runner.preflight.assets import check_assets
@@ -33,7 +31,7 @@ from runner.preflight.software import check_software
 from runner.recipe import load_recipe
 from runner.report.liveness import runner_liveness
 from runner.rundir.heartbeat import HEARTBEATS, read_heartbeats
-from runner.rundir.record import FILE, METRICS_FILE, Record, now, write_atomically
+from runner.rundir.record import FILE, METRICS_FILE, Record, now
 
 RECENT_SECONDS = 120.0  # a sign of life on another machine younger than this means that the run continues there
 ORPHANS_SECONDS = 10.0
@@ -109,7 +107,7 @@ def find(run_dir: Path, record: Record, arguments: list[str]) -> Found:
     after, typed = with_changes(before, arguments)
     chosen, damaged = _assess(run_dir)
     rows = record.data.get("data", {}).get("train", {}).get("rows") or before.dataset.rows.get("train")
-    problems = [] if chosen is None else compatibility.check_checkpoint(after, chosen.manifest)
+    problems = [] if chosen is None else engine_of(after).checkpoint_problems(after)
     problems += compatibility.keep_global_batch(before, after, typed)
     problems += compatibility.check_changes(before, after, rows, chosen.step if chosen else 0)
     recipe = load_recipe(after)
@@ -117,7 +115,7 @@ def find(run_dir: Path, record: Record, arguments: list[str]) -> Found:
         check_precision(after)
         + check_devices(after)
         + check_software(after, recipe, None)
-        + check_nvme(after)
+        + engine_of(after).start_problems(after)
         + check_data(after, recipe)
     )
     problems += check_assets(after) + [problem for problem in here if problem.severity == "error"]
@@ -161,18 +159,15 @@ def prepare(
     run_dir, config = found.run_dir, found.config
     _close_killed(found)
     _tidy(found, say)
-    if found.chosen is not None and compatibility.needs_conversion(config, found.chosen.manifest):
-        say(
-            f"converting {found.chosen.path.name} from {found.chosen.manifest.world_size} to "
-            f"{plan.world_size(config)} ranks"
-        )
-        convert(found.chosen, run_dir / rundir.LOGS / "conversion.log", stop_asked)
+    if found.chosen is not None:
+        log = run_dir / rundir.LOGS / "conversion.log"
+        engine_of(config).convert_checkpoint(found.chosen, plan.world_size(config), log, say, stop_asked)
     recipe = load_recipe(config)
     total = _total_steps(found)
     _render_anew(run_dir, config)
     _open_attempt(found, arguments, started_monotonic)
-    own_json = _deepspeed_json(run_dir) if config.launcher.config_file else None
-    return Request(Checked(config, run_dir, recipe, found.notices, own_json, total), arguments, started_monotonic)
+    own_file = engine_of(config).file_of_run(run_dir) if config.launcher.config_file else None
+    return Request(Checked(config, run_dir, recipe, found.notices, own_file, total), arguments, started_monotonic)
 
 
 def _total_steps(found: Found) -> int | None:
@@ -231,33 +226,9 @@ def _tidy(found: Found, say: Callable[[str], None]) -> None:
 
 
 def _render_anew(run_dir: Path, config: RunConfig) -> None:
-    """The files of the run, for the changes and for where the folder lies now.
-
-    A DeepSpeed JSON keeps what it says but the batch and whether memory is pinned.
-    """
-    rundir.write_config(run_dir, config)
-    write_atomically(
-        run_dir / rundir.ACCELERATE_FILE, yaml.safe_dump(render.accelerate_config(config, run_dir), allow_unicode=True)
-    )
-    write_atomically(run_dir / rundir.COMMAND_FILE, render.by_hand_command(config, run_dir) + "\n")
-    content = _deepspeed_json(run_dir)
-    if content is not None:
-        content["train_micro_batch_size_per_gpu"] = config.train.micro_batch_size
-        content["gradient_accumulation_steps"] = config.train.gradient_accumulation_steps
-        content["train_batch_size"] = plan.global_batch_size(config)
-        for block in ("offload_optimizer", "offload_param"):
-            place = content.get("zero_optimization", {}).get(block) or {}
-            if "pin_memory" in place:
-                place["pin_memory"] = config.offload.pin_memory and config.launcher.device == "cuda"
-        write_atomically(run_dir / rundir.DEEPSPEED_FILE, json.dumps(content, indent=2) + "\n")
-
-
-def _deepspeed_json(run_dir: Path) -> dict[str, Any] | None:
-    path = run_dir / rundir.DEEPSPEED_FILE
-    if not path.exists():
-        return None
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
+    """The files of the run, for the changes and for where the folder lies now."""
+    fresh = render.common_files(config, run_dir) | engine_of(config).rerender(config, run_dir)
+    render.write(fresh, run_dir)
 
 
 def _open_attempt(found: Found, arguments: list[str], started_monotonic: float) -> None:

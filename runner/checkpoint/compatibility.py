@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from runner import machine
-from runner.checkpoint.manifest import Manifest
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.errors import Problem
@@ -157,22 +156,3 @@ def _split(wanted: int, ranks: int, largest_micro_batch: int) -> tuple[int, int]
     per_rank = wanted // ranks
     micro = next(size for size in range(min(largest_micro_batch, per_rank), 0, -1) if per_rank % size == 0)
     return micro, per_rank // micro
-
-
-def check_checkpoint(config: RunConfig, manifest: Manifest) -> list[Problem]:
-    """Whether a checkpoint can be taken up under this configuration."""
-    if config.offload.optimizer == "nvme":
-        return [
-            Problem(
-                "offload.optimizer",
-                "nvme",
-                "DeepSpeed restores an optimizer on NVMe silently wrong (losses after the resume differ)",
-                "start a new run; with offload=cpu it could be resumed exactly",
-            )
-        ]
-    return []
-
-
-def needs_conversion(config: RunConfig, manifest: Manifest) -> bool:
-    """Whether ZeRO's partitions have to be cut anew for another number of ranks."""
-    return bool(manifest.zero_stage) and manifest.world_size != plan.world_size(config)

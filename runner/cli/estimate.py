@@ -81,7 +81,7 @@ def _as_json(found: Any, largest: Any, others: Any, past: Any, device_bytes: int
 def _workload(overrides: list[str], asked_for_gpu: bool) -> Workload:
     """The composed run's workload. `--device-memory` asks about a GPU, whatever this machine has."""
     from runner.compose import compose_run
-    from runner.memory.workload import workload_from_config
+    from runner.memory.configured import workload_from_config
 
     config = compose_run(overrides).config
     contradictory = _never_runs(config)

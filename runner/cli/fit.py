@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.cli.request import composed_request
 from runner.compose import Composed
-from runner.engines.deepspeed.user_json import fixed_batch
+from runner.engines import engine_of
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_OUT_OF_MEMORY, Problem, RequestError
 from runner.fit.largest import find_largest
 from runner.fit.memory_budget import MemoryBudget, budget_of
@@ -47,8 +47,8 @@ def main(arguments: Sequence[str]) -> int:
 def _stop_on_fixed(composed: Composed) -> None:
     """What a DeepSpeed JSON of the user's fixes cannot be searched for."""
     config = composed.config
-    problems = fixed_batch(config, with_accumulation=False)
-    if config.launcher.config_file and config.fit.target_global_batch and config.launcher.name == "deepspeed":
+    problems = engine_of(config).fixed_batch(config, with_accumulation=False)
+    if config.fit.target_global_batch and engine_of(config).fixed_method(config):
         why = "the search space changes stage, offload and batch, which this file fixes"
         problems = [
             Problem(

@@ -19,9 +19,9 @@ def main(arguments: Sequence[str]) -> int:
     """Compose, check what can be checked without a network, write the files, print them."""
     composed = composed_request(arguments)
     checked = check(composed, starting=False)
-    rendered = render.render(checked.config, checked.run_dir, checked.total_steps, checked.user_json)
+    rendered = render.render(checked.config, checked.run_dir, checked.total_steps, checked.own_file)
     render.write(rendered, checked.run_dir)
-    for name, text in rendered.files.items():
+    for name, text in rendered.items():
         print(f"# {checked.run_dir / name}\n{text}")
     for problem in checked.notices:
         print(problem.line())

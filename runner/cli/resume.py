@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner import rundir
 from runner.cli.single_run import announce, conclude
-from runner.engines.deepspeed.universal_checkpoint import ConversionStopped
+from runner.engines.base import ConversionStopped
 from runner.errors import Problem, RequestError
 from runner.execution import run_attempt
 from runner.launch.host_client import Host

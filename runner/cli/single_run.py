@@ -8,7 +8,7 @@ from runner.compose import Composed
 from runner.config import plan
 from runner.config.resolve import resolve_machine
 from runner.config.schema import RunConfig
-from runner.engines.deepspeed.user_json import adam_class, schedule_words
+from runner.engines import engine_of
 from runner.errors import RequestError
 from runner.execution import Ended, Request, execute
 from runner.launch.host_client import Host
@@ -78,44 +78,30 @@ def plan_lines(checked: Checked) -> list[str]:
         f"devices    {placement(config)}",
     ]
     if config.mode == "train":
-        words = schedule_words(checked.user_json, config, checked.total_steps)
+        words = engine_of(config).schedule_words(config, checked.own_file, checked.total_steps)
         lines += [
             f"batch      {train.micro_batch_size} × {train.gradient_accumulation_steps} accumulated × {ranks} ranks = "
             f"{plan.global_batch_size(config)}; {steps}",
             f"optimizer  {_optimizer_line(checked)}",
             f"schedule   {config.scheduler.name}, {config.scheduler.warmup_steps} warm-up steps{words}, owned by "
-            f"{_owner(config, config.scheduler.owner)}",
+            f"{engine_of(config).owner_words(config, config.scheduler.owner)}",
         ]
     return lines
 
 
 def _optimizer_line(checked: Checked) -> str:
-    config, optimizer = checked.config, checked.config.optimizer
-    if checked.user_json is not None and "optimizer" in checked.user_json:
-        name = adam_class(checked.user_json, config)
-    else:
-        name = "DeepSpeedCPUAdam" if plan.on_cpu_adam(config) else "torch AdamW"
-    name += " (offloaded states)" if plan.on_cpu_adam(config) else ""
-    return (
-        f"{name}, lr {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}, owned by "
-        f"{_owner(config, optimizer.owner)}"
+    config, engine = checked.config, engine_of(checked.config)
+    words, owner = (
+        engine.optimizer_words(config, checked.own_file),
+        engine.owner_words(config, config.optimizer.owner),
     )
+    return f"{words}, lr {config.optimizer.lr:g}, weight decay {config.optimizer.weight_decay:g}, owned by {owner}"
 
 
 def _weights(config: RunConfig) -> str:
     if config.model.init == "random":
         return "random weights"
     return f"pretrained: {config.model.path or config.model.hub_id}"
-
-
-def _owner(config: RunConfig, owner: str) -> str:
-    if owner == "deepspeed":
-        return (
-            f"the DeepSpeed JSON ({config.launcher.config_file})"
-            if config.launcher.config_file
-            else "the DeepSpeed JSON"
-        )
-    return "the client"
 
 
 def conclude(ended: Ended, checked: Checked, console: Console) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from runner import engines
 from runner.config.schema import RunConfig
 
 
@@ -16,19 +17,19 @@ def world_size(config: RunConfig) -> int:
     return config.launcher.num_processes * config.launcher.num_nodes
 
 
+def data_parallel_size(config: RunConfig) -> int:
+    """Replicas that see rows of their own: batches, shares, throughput and evaluation count these, not ranks."""
+    return world_size(config)
+
+
 def global_batch_size(config: RunConfig) -> int:
-    """Rows per optimizer step: micro batch × accumulation × ranks."""
-    return config.train.micro_batch_size * config.train.gradient_accumulation_steps * world_size(config)
-
-
-def on_cpu_adam(config: RunConfig) -> bool:
-    """Whether DeepSpeed's compiled CPU Adam takes the place of torch's optimizer."""
-    return config.offload.optimizer != "none" and config.offload.force_cpu_adam
+    """Rows per optimizer step: micro batch × accumulation × data-parallel size."""
+    return config.train.micro_batch_size * config.train.gradient_accumulation_steps * data_parallel_size(config)
 
 
 def batches_per_epoch(rows: int, config: RunConfig) -> int:
-    """Micro batches of each rank in one epoch; the last may be smaller, no row is dropped or repeated."""
-    return math.ceil(rows / (config.train.micro_batch_size * world_size(config)))
+    """Micro batches of each replica in one epoch; the last may be smaller, no row is dropped or repeated."""
+    return math.ceil(rows / (config.train.micro_batch_size * data_parallel_size(config)))
 
 
 def steps_per_epoch(rows: int, config: RunConfig) -> int:
@@ -62,11 +63,4 @@ def learning_rate_factor(step: int, name: str, warmup_steps: int, total: int) ->
 
 def method(config: RunConfig) -> str:
     """The row's name in a comparison: `DDP`, `ZeRO-2`, `ZeRO-3 + CPU offload`, …"""
-    if config.launcher.name == "ddp":
-        return "DDP"
-    places = {config.offload.optimizer, config.offload.params} - {"none"}
-    if not places:
-        return f"ZeRO-{config.zero.stage}"
-    target = "NVMe" if "nvme" in places else "CPU"
-    part = "offload" if config.offload.params != "none" else "optimizer offload"
-    return f"ZeRO-{config.zero.stage} + {target} {part}"
+    return engines.label_of(config.model_dump(mode="json", include={"launcher", *engines.sections()}))

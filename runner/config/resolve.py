@@ -7,6 +7,7 @@ from pathlib import Path
 from runner import machine
 from runner.config import plan
 from runner.config.schema import RunConfig
+from runner.engines import engine_of
 from runner.errors import Problem
 
 DEFAULT_CPU_RANKS = 2
@@ -18,7 +19,9 @@ def resolve_machine(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
     _absolute_paths(resolved)
     problems = _launcher(resolved) + _precision(resolved)
     if resolved.optimizer.fused == "auto":
-        resolved.optimizer.fused = resolved.launcher.device == "cpu" and not plan.on_cpu_adam(resolved)
+        resolved.optimizer.fused = resolved.launcher.device == "cpu" and not engine_of(resolved).optimizer_on_host(
+            resolved
+        )
     problems += _batch(resolved)
     return resolved, problems
 
@@ -70,8 +73,7 @@ def _batch(config: RunConfig) -> list[Problem]:
     train = config.train
     if train.global_batch_size is None:
         return []
-    assert isinstance(config.launcher.num_processes, int)
-    ranks = config.launcher.num_processes * config.launcher.num_nodes
+    ranks = plan.data_parallel_size(config)
     per_pass = train.micro_batch_size * ranks
     if (
         train.gradient_accumulation_steps > 1
@@ -107,44 +109,4 @@ def _contradiction(config: RunConfig, ranks: int) -> Problem:
 
 def resolve_owners(config: RunConfig, total_steps_known: bool) -> list[Problem]:
     """Replace `owner=auto` in place; refuse what the owner cannot do."""
-    optimizer, scheduler = config.optimizer, config.scheduler
-    if config.launcher.name == "ddp":
-        owned = [
-            (key, section)
-            for key, section in (("optimizer", optimizer), ("scheduler", scheduler))
-            if section.owner == "deepspeed"
-        ]
-        optimizer.owner = scheduler.owner = "client"
-        return [
-            Problem(
-                f"{key}.owner",
-                "deepspeed",
-                "there is no DeepSpeed under launcher=ddp",
-                f"use launcher=deepspeed or {key}.owner=client",
-            )
-            for key, _ in owned
-        ]
-    if optimizer.owner == "auto":
-        optimizer.owner = "deepspeed"
-    reason = _why_not_deepspeed(config, total_steps_known)
-    if scheduler.owner == "auto":
-        scheduler.owner = "client" if reason else "deepspeed"
-    elif scheduler.owner == "deepspeed" and reason:
-        fix = (
-            "remove the scheduler block from launcher.config_file: the client owns it then"
-            if config.launcher.config_file
-            else "use scheduler.owner=client"
-        )
-        return [Problem("scheduler.owner", "deepspeed", reason, fix)]
-    return []
-
-
-def _why_not_deepspeed(config: RunConfig, total_steps_known: bool) -> str | None:
-    """Why DeepSpeed cannot own the schedule, if so."""
-    if config.scheduler.name == "cosine":
-        return "DeepSpeed's cosine is another curve than scheduler=cosine"
-    if config.scheduler.warmup_steps == 1:
-        return "DeepSpeed raises a warm-up of 1 step to 2 (0, or 2 and more, are exact)"
-    if config.scheduler.name == "linear" and not total_steps_known:
-        return "the number of optimizer steps is not known before the data is read (train.max_steps would give it)"
-    return None
+    return engine_of(config).resolve_owners(config, total_steps_known)

@@ -1,92 +1,29 @@
 """The typed run configuration: every key once, with its unit, its range and its meaning.
 
 `RunConfig` is what every later step takes. It is built by `runner.compose` from Hydra's output and
-read back in each rank from the run folder's `config.yaml`. This module imports neither Hydra nor torch.
+read back in each rank from the run folder's `config.yaml`. Sections that only one engine reads are described in the
+engine's own room and become part of it here. This module imports neither Hydra nor torch.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field, create_model
 from pydantic_core import PydanticCustomError
+
+from runner import engines
+from runner.config.fields import Count, DecayRate, Float, Int, Open, Ranks, Section, Text, Threads
 
 Owner = Literal["auto", "deepspeed", "client"]
 Device = Literal["auto", "cpu", "cuda"]
-OffloadTarget = Literal["none", "cpu", "nvme"]
+SectionType = TypeVar("SectionType", bound=Section)
 
 
-def _whole(value: Any) -> Any:
-    """Accept `2e8` where an integer is meant: OmegaConf reads it as the float 200000000.0."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
-
-
-def _numeric_text(value: Any) -> Any:
-    """Accept a quoted number such as `"3e-4"`; anything that is no number is left to the validator."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
-def _in_64_bits(value: int) -> int:
-    """Refuse what neither torch nor DeepSpeed could hold."""
-    if not -(2**63) <= value < 2**63:
-        raise PydanticCustomError("64_bits", "input should fit in 64 bits")
-    return value
-
-
-def no_truth_value(value: Any) -> Any:
-    """Refuse `true` where a number is meant: Python would count it as 1."""
-    if isinstance(value, bool):
-        raise PydanticCustomError("number_type", "input should be a number, not true or false")
-    return value
-
-
-def integer_text(value: Any) -> Any:
-    """An integer where text is meant is that text: YAML and Hydra read `note=42` and
-    `launcher.gpu_ids=0` as numbers.
-    """
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _finite(value: Any, key: str = "") -> Any:
-    """Infinity and NaN are no JSON, wherever in an open mapping they stand."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise PydanticCustomError(
-            "finite_inside", "input should be a finite number", {"inside": key, "found": str(value)}
-        )
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, item in inside:
-        _finite(item, f"{key}.{name}" if key else str(name))
-    return value
-
-
-Int = Annotated[
-    int,
-    BeforeValidator(_whole),
-    BeforeValidator(_numeric_text),
-    BeforeValidator(no_truth_value),
-    AfterValidator(_in_64_bits),
-]
-Float = Annotated[float, BeforeValidator(_numeric_text), BeforeValidator(no_truth_value), Field(allow_inf_nan=False)]
-Text = Annotated[str, BeforeValidator(integer_text)]
-Open = Annotated[dict[str, Any], AfterValidator(_finite)]
-Count = Annotated[Int, Field(ge=1)]
-DecayRate = Annotated[Float, Field(ge=0.0, lt=1.0)]
-Ranks = Annotated[Int, Field(ge=1, le=1024)]
-Threads = Annotated[Int, Field(ge=1, le=4096)]
-
-
-class Section(BaseModel):
-    """Base of all sections: an unknown key is an error, assignment is checked too."""
-
-    model_config = ConfigDict(extra="forbid", strict=False, validate_assignment=True)
+def _known_engine(name: str) -> str:
+    if name not in engines.names():
+        raise PydanticCustomError("engine", "there is no such launcher", {"known": list(engines.names())})
+    return name
 
 
 class RecipeConfig(Section):
@@ -266,52 +203,10 @@ class PrecisionConfig(Section):
     min_loss_scale: Float | None = Field(None, ge=0.0, description="fp16 only: smallest dynamic loss scale.")
 
 
-class ZeroConfig(Section):
-    """DeepSpeed ZeRO: which training state is partitioned over ranks."""
-
-    stage: Int = Field(2, ge=0, le=3, description="0 nothing, 1 optimizer states, 2 and gradients, 3 and parameters.")
-    reduce_bucket_size: Int = Field(200_000_000, ge=1, description="Elements reduced at a time.")
-    allgather_bucket_size: Int = Field(200_000_000, ge=0, description="Elements gathered at a time (stages 1 and 2).")
-    overlap_comm: bool = Field(True, description="Reduce gradients while the backward pass runs.")
-    contiguous_gradients: bool = Field(True, description="Copy gradients into one buffer as they appear.")
-    sub_group_size: Int = Field(1_000_000_000, ge=0, description="Stage 3: parameters updated at a time.")
-    stage3_prefetch_bucket_size: Int = Field(50_000_000, ge=0, description="Stage 3: elements fetched ahead.")
-    stage3_param_persistence_threshold: Int = Field(
-        100_000, ge=0, description="Stage 3: tensors with fewer elements stay whole on every rank."
-    )
-    stage3_max_live_parameters: Int = Field(
-        1_000_000_000, ge=0, description="Stage 3: whole parameters held at a time."
-    )
-    partition_at_load: bool = Field(
-        False,
-        description="Stage 3: partition parameters while the model is built, for models too large for one host per "
-        "rank; new weights (a task head) then differ from other launchers'.",
-    )
-    stage3_max_reuse_distance: Int = Field(
-        1_000_000_000, ge=0, description="Stage 3: a parameter used again within this many elements is kept."
-    )
-
-
-class OffloadConfig(Section):
-    """Where training state lives when it is not on the device."""
-
-    name: Text = Field("none", description="Name of the choice, as chosen by `offload=`.")
-    optimizer: OffloadTarget = Field("none", description="Place of optimizer states; cpu and nvme need ZeRO 1, 2 or 3.")
-    params: OffloadTarget = Field("none", description="Place of parameters; cpu and nvme need ZeRO 3.")
-    nvme_path: Text | None = Field(None, description="Folder on a fast local disk for `nvme`.")
-    pin_memory: bool = Field(True, description="Use page-locked host memory (GPU only).")
-    buffer_count: Int = Field(5, ge=1, description="nvme only: buffers in the pool.")
-    force_cpu_adam: bool = Field(
-        True,
-        description="Use DeepSpeed's compiled CPU Adam with an offloaded optimizer; false keeps torch's (slower, "
-        "nothing to compile).",
-    )
-
-
 class LauncherConfig(Section):
     """How many ranks run, where, and who starts them."""
 
-    name: Literal["ddp", "deepspeed"] = Field(
+    name: Annotated[Text, AfterValidator(_known_engine)] = Field(
         "deepspeed", description="Name of the launcher, as chosen by `launcher=`."
     )
     device: Device = Field("auto", description="auto: cuda where a GPU is visible, else cpu.")
@@ -403,8 +298,8 @@ class SweepConfig(Section):
     )
 
 
-class RunConfig(Section):
-    """One run, complete."""
+class _Common(Section):
+    """One run, as far as it is the same for every engine."""
 
     recipe: RecipeConfig = RecipeConfig()
     model: ModelConfig = ModelConfig()
@@ -414,8 +309,6 @@ class RunConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     precision: PrecisionConfig = PrecisionConfig()
-    zero: ZeroConfig = ZeroConfig()
-    offload: OffloadConfig = OffloadConfig()
     launcher: LauncherConfig = LauncherConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     fit: FitConfig = FitConfig()
@@ -429,3 +322,24 @@ class RunConfig(Section):
         "library's default.",
     )
     note: Text = Field("", description="Free text kept in the record.")
+
+    def section(self, name: str, kind: type[SectionType]) -> SectionType:
+        """A section that an engine brought along, as what it is."""
+        found: Any = getattr(self, name)
+        assert isinstance(found, kind), name
+        return found
+
+
+if TYPE_CHECKING:
+
+    class RunConfig(_Common):
+        """One run, complete."""
+
+else:
+    RunConfig = create_model(
+        "RunConfig",
+        __base__=_Common,
+        __module__=__name__,
+        __doc__="One run, complete.",
+        **{name: (kind, kind()) for name, kind in engines.sections().items()},
+    )

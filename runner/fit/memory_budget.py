@@ -84,7 +84,8 @@ class Prediction:
     def learn(self, config: RunConfig, micro_batch_size: int, measured: int, longest_row_tokens: int | None) -> None:
         """Take the data's longest row and the prediction's error from a trial that ran."""
         if longest_row_tokens and self.lengths is None:
-            from runner.memory.workload import MeasuredLengths, workload_from_config
+            from runner.memory.configured import workload_from_config
+            from runner.memory.workload import MeasuredLengths
 
             try:
                 configured = workload_from_config(config, plan.world_size(config))
@@ -100,8 +101,8 @@ class Prediction:
         self._error = measured - predicted if predicted is not None else 0
 
     def _estimate(self, config: RunConfig, micro_batch_size: int) -> int | None:
+        from runner.memory.configured import workload_from_config
         from runner.memory.estimate import estimate
-        from runner.memory.workload import workload_from_config
 
         try:
             workload = workload_from_config(config, plan.world_size(config), self.lengths).with_batch(micro_batch_size)

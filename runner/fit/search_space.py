@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from runner.compose import Composed
 from runner.config import plan
 from runner.config.schema import RunConfig
+from runner.engines import engine_of
+from runner.engines.base import Saving
 from runner.errors import Problem, RequestError
 from runner.fit.memory_budget import Prediction
 from runner.fit.trial import NO_FIT, Trial, TrialRunner
@@ -20,23 +22,24 @@ TRIALS_PER_RUNG = 4
 
 @dataclass(frozen=True)
 class Candidate:
-    """One configuration on the search space. None leaves a setting as it is."""
+    """One configuration of the search space.
+
+    Attributes:
+        saving: the engine's way to less memory; None leaves the method as it is.
+        gradient_checkpointing: None leaves it as it is.
+    """
 
     name: str
+    saving: Saving | None = None
     gradient_checkpointing: bool | None = None
-    zero_stage: int | None = None
-    offload: str | None = None
 
     def apply(self, config: RunConfig) -> RunConfig:
         """A copy of the configuration with this candidate's settings."""
         own = config.model_copy(deep=True)
         if self.gradient_checkpointing is not None:
             own.train.gradient_checkpointing = self.gradient_checkpointing
-        if self.zero_stage is not None:
-            own.launcher.name, own.zero.stage = "deepspeed", self.zero_stage
-        if self.offload is not None:
-            own.offload.name = self.offload
-            own.offload.optimizer, own.offload.params = "cpu", "cpu" if self.offload == "cpu" else "none"
+        if self.saving is not None:
+            self.saving.apply(own)
         return own
 
 
@@ -57,20 +60,10 @@ def candidates(config: RunConfig) -> Iterator[Candidate]:
     yield Candidate("as configured")
     if not config.train.gradient_checkpointing:
         yield Candidate("gradient checkpointing", gradient_checkpointing=True)
-    stage = config.zero.stage if config.launcher.name == "deepspeed" else 0
-    if plan.world_size(config) > 1:
-        for higher in range(stage + 1, 4):
-            yield from _with_and_without_checkpointing(config, Candidate(f"ZeRO-{higher}", zero_stage=higher))
-    if config.offload.optimizer == "none":
-        for with_offload in range(max(stage, 2), 4):
-            yield from _with_and_without_checkpointing(
-                config,
-                Candidate(f"ZeRO-{with_offload} + optimizer offload", zero_stage=with_offload, offload="optimizer_cpu"),
-            )
-    if config.offload.params == "none":
-        yield from _with_and_without_checkpointing(
-            config, Candidate("ZeRO-3 + optimizer and parameter offload", zero_stage=3, offload="cpu")
-        )
+    for saving in engine_of(config).savings(config, several_ranks=plan.world_size(config) > 1):
+        plain = config.model_copy(deep=True)
+        saving.apply(plain)
+        yield from _with_and_without_checkpointing(config, Candidate(plan.method(plain), saving))
 
 
 def _with_and_without_checkpointing(config: RunConfig, candidate: Candidate) -> Iterator[Candidate]:
@@ -140,7 +133,7 @@ def _not_worth_a_trial(
     """
     own = candidate.apply(config)
     smallest = prediction.bytes(own, sizes[-1])
-    if candidate.offload and config.launcher.device == "cpu":
+    if candidate.saving is not None and candidate.saving.to_host and config.launcher.device == "cpu":
         return _untried(
             candidate,
             own,
@@ -215,11 +208,9 @@ def _largest_predicted(config: RunConfig, prediction: Prediction, sizes: list[in
 def overrides_of(candidate: Candidate, config: RunConfig, micro_batch_size: int, accumulation: int) -> list[str]:
     """What to type to get a candidate's configuration at a batch."""
     own = candidate.apply(config)
-    changed = []
-    if candidate.zero_stage is not None:
-        changed += ["launcher=deepspeed", f"zero_stage={candidate.zero_stage}"]
-    if candidate.offload is not None:
-        changed.append(f"offload={candidate.offload}")
+    changed: list[str] = []
+    if candidate.saving is not None:
+        changed += candidate.saving.overrides
     if own.train.gradient_checkpointing != config.train.gradient_checkpointing:
         changed.append("train.gradient_checkpointing=true")
     return [*changed, f"train.micro_batch_size={micro_batch_size}", f"train.gradient_accumulation_steps={accumulation}"]

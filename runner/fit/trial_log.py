@@ -13,6 +13,7 @@ from rich.console import Console
 from runner.compose.overrides import parse_overrides
 from runner.config import plan
 from runner.config.schema import RunConfig
+from runner.engines import engine_of
 from runner.fit.memory_budget import MemoryBudget
 from runner.fit.trial import Trial
 from runner.rundir.record import write_atomically
@@ -87,13 +88,9 @@ def save_choice(config: RunConfig, name: str, typed: list[str], said: str) -> Pa
     """
     path = Path.cwd() / "conf" / "fitted" / f"{name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    train, deepspeed = config.train, config.launcher.name == "deepspeed"
-    defaults = [f"  - override /launcher: {config.launcher.name}"]
-    if deepspeed:
-        defaults += [
-            f'  - override /zero_stage: "{config.zero.stage}"',
-            f"  - override /offload: {config.offload.name}",
-        ]
+    train = config.train
+    chosen = engine_of(config).choices(config)
+    defaults = [f'  - override /{group}: "{option}"' for group, option in chosen.items()]
     lines = [
         "# @package _global_",
         *(f"# {line}" for line in said.splitlines()),

@@ -17,6 +17,7 @@ from typing import Any
 
 from runner import paths, render
 from runner.config.schema import RunConfig
+from runner.engines import engine_of
 from runner.launch import preload
 from runner.launch.job import scrubbed, start_method
 from runner.launch.process_signals import children_wait_for_handlers
@@ -169,10 +170,8 @@ def _preloaded(config: RunConfig, for_many: bool) -> list[str]:
     """Modules to import ahead; none where ranks are fresh interpreters that import for themselves."""
     if start_method(config) != "fork":
         return []
-    modules = [*preload.LIBRARIES, *(preload.METRICS if for_many else ())]
-    if config.launcher.name == "deepspeed":
-        modules += preload.DEEPSPEED
-    return modules
+    metrics = preload.METRICS if for_many else ()
+    return [*preload.LIBRARIES, *metrics, *engine_of(config).preloaded]
 
 
 def host_key(config: RunConfig, offline: bool) -> tuple[Any, ...]:

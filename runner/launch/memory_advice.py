@@ -7,6 +7,8 @@ from typing import Any
 
 from runner.config import plan
 from runner.config.schema import RunConfig
+from runner.engines import engine_of
+from runner.engines.base import Saving
 
 GIB = 2**30
 MOST_SUGGESTIONS = 3
@@ -43,9 +45,7 @@ def _settings(config: RunConfig) -> dict[str, Any]:
         "train.eval_micro_batch_size": train.eval_micro_batch_size,
         **lengths,
         "precision": config.precision.name,
-        "launcher": config.launcher.name,
-        "zero_stage": config.zero.stage,
-        "offload": config.offload.name,
+        **engine_of(config).choices(config),
         "train.gradient_checkpointing": str(train.gradient_checkpointing).lower(),
     }
 
@@ -90,24 +90,26 @@ def _checkpointing(config: RunConfig) -> Iterator[str]:
         yield "train.gradient_checkpointing=true"
 
 
+def _savings(config: RunConfig) -> list[Saving]:
+    several = plan.world_size(config) > 1  # one rank has nothing to share with
+    on_cpu = config.launcher.device == "cpu"  # there it is host memory that ran out
+    return [
+        item for item in engine_of(config).savings(config, several) if not item.minor and not (on_cpu and item.to_host)
+    ]
+
+
 def _partition(config: RunConfig) -> Iterator[str]:
-    if plan.world_size(config) == 1:
-        return  # nothing to share with
-    if config.launcher.name == "ddp":
-        yield "launcher=deepspeed zero_stage=2"
-        yield "launcher=deepspeed zero_stage=3"
-    elif config.zero.stage < 3:
-        yield f"zero_stage={max(2, config.zero.stage + 1)}"
+    yield from (_typed(config, item) for item in _savings(config) if not item.to_host)
 
 
 def _offload(config: RunConfig) -> Iterator[str]:
-    if config.launcher.device == "cpu":
-        return  # it is host memory that ran out
-    if config.offload.optimizer == "none":
-        stage = config.zero.stage if config.launcher.name == "deepspeed" and config.zero.stage else 2
-        yield f"launcher=deepspeed zero_stage={stage} offload=optimizer_cpu"
-    if config.offload.params == "none":
-        yield "launcher=deepspeed zero_stage=3 offload=cpu"
+    yield from (_typed(config, item) for item in _savings(config) if item.to_host)
+
+
+def _typed(config: RunConfig, saving: Saving) -> str:
+    """What to type; what is chosen already is left out."""
+    chosen = engine_of(config).choices(config)
+    return " ".join(f"{group}={option}" for group, option in saving.choices.items() if chosen.get(group) != option)
 
 
 def _precision(config: RunConfig) -> Iterator[str]:

@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.memory.architecture import meta_model, quiet_transformers
-from runner.memory.workload import Architecture, Workload
+from runner.memory.facts import Architecture, ModelFacts
+from runner.memory.items import Item
+from runner.memory.workload import Precision, StateLayout, Workload
 
 PROBE_ROWS = (2, 3)
 
@@ -92,6 +94,30 @@ class SavedTensors:
             self.widest = max(self.widest, storage.nbytes())
 
 
+@dataclass(frozen=True)
+class _ForwardFormat(StateLayout):
+    """As much of a layout as a forward pass knows."""
+
+    autocasts: bool
+    bytes_per_weight: int
+
+    @property
+    def label(self) -> str:
+        return "forward pass"
+
+    def items(self, workload: Workload, facts: ModelFacts, rank: int | None) -> list[Item]:
+        return []
+
+    def weight_bytes(self, precision: Precision) -> int:
+        return self.bytes_per_weight
+
+    def autocast(self, precision: Precision) -> bool:
+        return self.autocasts
+
+    def described(self) -> dict[str, Any]:
+        return {}
+
+
 def activations(workload: Workload) -> Activations:
     """Bytes kept by one micro batch of `workload` (exact at any batch size for models whose layers
     treat rows alike).
@@ -110,15 +136,14 @@ def _line(low: int, high: int, rows: int) -> int:
 
 def _probe_key(workload: Workload) -> Workload:
     """The workload with everything that does not touch activations set to one value, so that probes are shared."""
-    half = workload.compute_precision != "fp32"
     return Workload(
         architecture=workload.architecture,
+        layout=_ForwardFormat(workload.autocast, workload.layout.weight_bytes(workload.compute_precision)),
         micro_batch_size=0,
         source_length=workload.source_length,
         target_length=workload.target_length,
         precision=workload.compute_precision,
         device=workload.device,
-        launcher=workload.launcher if half else "deepspeed",
         gradient_checkpointing=workload.gradient_checkpointing,
     )
 

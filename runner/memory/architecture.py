@@ -3,46 +3,9 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any
 
-from runner.memory.workload import Architecture
-
-
-@dataclass(frozen=True)
-class ParameterFact:
-    """One trainable tensor: name, elements, and whether weight decay applies (two dimensions or more)."""
-
-    name: str
-    numel: int
-    decayed: bool
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """Parameters in the model's own order (tied weights once), buffers in bytes, largest layer in elements."""
-
-    parameters: tuple[ParameterFact, ...]
-    buffer_bytes: int
-    vocab_size: int
-    max_positions: int | None
-
-    @property
-    def numel(self) -> int:
-        """Trainable elements."""
-        return sum(fact.numel for fact in self.parameters)
-
-    @property
-    def largest(self) -> int:
-        """Elements of the largest single tensor."""
-        return max((fact.numel for fact in self.parameters), default=0)
-
-    def groups(self, split_by_decay: bool) -> list[list[int]]:
-        """Elements of each tensor, by optimizer parameter group: decayed first, then the rest."""
-        if not split_by_decay:
-            return [[fact.numel for fact in self.parameters]]
-        halves = [[f.numel for f in self.parameters if f.decayed is wanted] for wanted in (True, False)]
-        return [half for half in halves if half]
+from runner.memory.facts import Architecture, ModelFacts, ParameterFact
 
 
 @functools.lru_cache(maxsize=3)

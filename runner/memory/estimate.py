@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from runner.config.schema import RunConfig
 from runner.config.sequence_limits import position_limit
-from runner.engines.deepspeed.memory import state_items
 from runner.memory.activations import Activations, activations
-from runner.memory.architecture import ModelFacts, model_facts
+from runner.memory.architecture import model_facts
+from runner.memory.configured import workload_from_config
+from runner.memory.facts import ModelFacts
 from runner.memory.items import ALWAYS, CATEGORIES, Home, Item, Moment
-from runner.memory.workload import DataLengths, Workload, workload_from_config
+from runner.memory.workload import DataLengths, Workload
 
 MIB = 2**20
 # Stated allowances, not measurements of any particular run; docs/memory.md says where they come from.
@@ -21,7 +22,6 @@ CUDA_CONTEXT_BYTES = 512 * MIB
 CUBLAS_WORKSPACE_BYTES = 32 * MIB
 NCCL_BYTES = 256 * MIB
 CUDA_HOST_PROCESS_BYTES = 2048 * MIB
-CPU_PROCESS_BYTES = {"ddp": 500 * MIB, "deepspeed": 560 * MIB}
 
 EXCLUDED = (
     "fragmentation of the CUDA caching allocator beyond the margin",
@@ -118,7 +118,6 @@ def estimate(workload: Workload, rank: int | None = None) -> MemoryEstimate:
     Raises ValueError for an architecture that transformers cannot build, and when a length exceeds the model's
     positions.
     """
-    workload = effective(workload)
     facts = model_facts(workload.architecture)
     _check_lengths(workload, facts)
     counted = activations(workload)
@@ -135,18 +134,7 @@ def estimate(workload: Workload, rank: int | None = None) -> MemoryEstimate:
 @functools.lru_cache(maxsize=256)
 def _states(workload: Workload, rank: int | None) -> tuple[Item, ...]:
     """State items; they are the same for every batch size, so that a search computes them once."""
-    return tuple(state_items(workload, model_facts(workload.architecture), rank))
-
-
-def effective(workload: Workload) -> Workload:
-    """The workload without what its launcher or stage ignores (offload under DDP or stage 0, parameter offload below
-    3).
-    """
-    if workload.stage == 0:
-        return replace(workload, offload_optimizer="none", offload_params="none")
-    if workload.stage < 3:
-        return replace(workload, offload_params="none")
-    return workload
+    return tuple(workload.layout.items(workload, model_facts(workload.architecture), rank))
 
 
 def predict_for_record(config: RunConfig, world_size: int, lengths: DataLengths | None = None) -> dict[str, Any]:
@@ -157,7 +145,7 @@ def predict_for_record(config: RunConfig, world_size: int, lengths: DataLengths 
     workload = workload_from_config(config, world_size, lengths)
     ranks = (
         [estimate(workload, rank) for rank in range(world_size)]
-        if workload.stage in (1, 2)
+        if workload.layout.differs_by_rank
         else [estimate(workload)] * world_size
     )
     first = ranks[0]
@@ -214,7 +202,7 @@ def _framework_items(workload: Workload, facts: ModelFacts) -> Iterable[Item]:
     """Stated allowances for what is no tensor of the run, and the weights in host memory while they are loaded."""
     if workload.device == "cpu":
         yield Item(
-            "framework", CPU_PROCESS_BYTES[workload.launcher], "interpreter and libraries, resident (allowance)", ALWAYS
+            "framework", workload.layout.process_bytes, "interpreter and libraries, resident (allowance)", ALWAYS
         )
         return
     yield Item("framework", CUDA_CONTEXT_BYTES, "CUDA context (allowance)", ALWAYS)
@@ -224,7 +212,7 @@ def _framework_items(workload: Workload, facts: ModelFacts) -> Iterable[Item]:
     yield Item(
         "framework", CUDA_HOST_PROCESS_BYTES, "interpreter, libraries and CUDA's host side (allowance)", ALWAYS, "host"
     )
-    if not (workload.stage == 3 and workload.zero3_init):
+    if workload.layout.loads_whole_model:
         yield Item(
             "temporary",
             4 * facts.numel,
@@ -266,6 +254,6 @@ def _check_lengths(workload: Workload, facts: ModelFacts) -> None:
 def _notes(workload: Workload, facts: ModelFacts) -> Iterable[str]:
     yield f"sequence length: {_tokens(workload)} tokens, {workload.length_source}"
     if workload.precision != workload.compute_precision:
-        yield "DDP on a CPU ignores fp16: everything is computed in fp32"
+        yield f"{workload.layout.label} on a CPU ignores fp16: everything is computed in fp32"
     if workload.length_source.startswith(("configured", "assumed")):
         yield "a batch is as long as its longest row: real rows that are shorter need less"

@@ -51,14 +51,9 @@ def _ranks(found: MemoryEstimate) -> str:
 
 
 def method(found: MemoryEstimate) -> str:
-    """Launcher, stage, offload and checkpointing in words."""
+    """The method and gradient checkpointing in words."""
     workload = found.workload
-    if workload.launcher == "ddp":
-        name = "DDP"
-    else:
-        places = {"optimizer": workload.offload_optimizer, "parameters": workload.offload_params}
-        moved = [f"{what} on {place}" for what, place in places.items() if place != "none"]
-        name = f"ZeRO-{workload.stage}" + "".join(f" + {text}" for text in moved)
+    name = workload.layout.label
     return name + (" + gradient checkpointing" if workload.gradient_checkpointing else "")
 
 
@@ -96,7 +91,7 @@ def show_alternatives(
         title=f"alternatives at micro batch {micro_batch_size} (recompute: gradient checkpointing)",
         title_justify="left",
     )
-    for heading in ("method", "on the CPU", "recompute"):
+    for heading in ("method", "recompute"):
         table.add_column(heading, no_wrap=True)
     for heading in ("GiB/rank", "GiB/host"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -109,9 +104,7 @@ def show_alternatives(
 
 def _alternative(row: Alternative) -> list[str]:
     workload = row.estimate.workload
-    name = "DDP" if workload.launcher == "ddp" else f"ZeRO-{workload.stage}"
-    moved = "all" if workload.offload_params != "none" else "optimizer" if workload.offload_optimizer != "none" else ""
-    cells = [("→ " if row.chosen else "  ") + name, moved, "yes" if workload.gradient_checkpointing else ""]
+    cells = [("→ " if row.chosen else "  ") + workload.layout.label, "yes" if workload.gradient_checkpointing else ""]
     cells += [f"{number / 2**30:.2f}" for number in (row.estimate.device_bytes_per_rank, row.estimate.host_bytes)]
     if row.fit is not None:
         cells.append(str(row.fit.rows) if row.fit.rows else "none fits")

@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.config.schema import ModelConfig, RunConfig
 from runner.config.sequence_limits import architecture_facts
+from runner.engines import engine_of
 
 LARGEST_HEADER = 100 * 2**20  # bytes; the limit of the safetensors format
 
@@ -74,26 +75,9 @@ def _has_decoder(facts: dict[str, Any]) -> bool:
     return "decoder_layers" in facts or str(facts.get("model_type")) in ("t5", "mt5")
 
 
-def weight_bytes(config: RunConfig) -> int:
-    """Bytes of one weight as DeepSpeed or DDP keeps it."""
-    return 2 if config.launcher.name == "deepspeed" and config.precision.name in ("bf16", "fp16") else 4
-
-
 def state_bytes(config: RunConfig, parameters: int) -> int:
-    """Bytes of one checkpoint over all ranks: weights, the fp32 copies that ZeRO 1–3 and half precision keep, and
-    Adam's two moments.
-    """
-    master = 4 if config.launcher.name == "deepspeed" and (config.zero.stage > 0 or weight_bytes(config) == 2) else 0
-    return parameters * (weight_bytes(config) + master + 8)
-
-
-def swap_bytes(config: RunConfig, parameters: int) -> int:
-    """Bytes that NVMe offload keeps on disk, over all ranks of this machine: 12 a parameter for the optimizer, 2 for
-    the weights.
-    """
-    optimizer = 12 if config.offload.optimizer == "nvme" else 0
-    weights = 2 if config.offload.params == "nvme" else 0
-    return parameters * (optimizer + weights) // max(1, config.launcher.num_nodes)
+    """Bytes of one checkpoint over all ranks."""
+    return engine_of(config).checkpoint_bytes(config, parameters)
 
 
 def kept_checkpoints(config: RunConfig) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.engines import label_of
 from runner.regular_files import read_regular
 
 FOLDERS = (Path("outputs"), Path("multirun"))
@@ -50,7 +51,7 @@ def _read(paths: Sequence[Path]) -> Iterator[PastPrediction]:
         measured = _largest(record.get("peak_memory_bytes"))
         if predicted and measured:
             yield PastPrediction(
-                str(record.get("run_id") or path.parent.name), _method(record.get("config") or {}), predicted, measured
+                str(record.get("run_id") or path.parent.name), label_of(record.get("config") or {}), predicted, measured
             )
 
 
@@ -59,8 +60,3 @@ def _largest(values: Any) -> int:
         [int(value) for value in values or [] if isinstance(value, (int, float))] if isinstance(values, list) else []
     )
     return max(numbers, default=0)
-
-
-def _method(config: dict[str, Any]) -> str:
-    launcher = (config.get("launcher") or {}).get("name", "?")
-    return "DDP" if launcher == "ddp" else f"ZeRO-{(config.get('zero') or {}).get('stage', '?')}"

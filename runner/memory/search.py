@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from runner.engines import every_engine
 from runner.memory.estimate import MemoryEstimate, estimate
 from runner.memory.items import CATEGORIES, MOMENTS
-from runner.memory.workload import Place, Workload
+from runner.memory.workload import Workload
 
 LARGEST_ROWS = 2**20
 GIB = 2**30
@@ -67,7 +68,7 @@ def _heaviest(found: MemoryEstimate) -> str:
 
 
 def alternatives(workload: Workload, device_bytes: int | None = None) -> list[Alternative]:
-    """DDP and ZeRO 0–3 with every offload the stage allows, each without and with gradient checkpointing."""
+    """Every engine's ways to lay out training state, each without and with gradient checkpointing."""
     found = []
     for name, candidate in _candidates(workload):
         largest = fit(candidate, device_bytes) if device_bytes else None
@@ -77,34 +78,14 @@ def alternatives(workload: Workload, device_bytes: int | None = None) -> list[Al
 
 def _candidates(workload: Workload) -> Iterator[tuple[str, Workload]]:
     for checkpointing in (False, True):
-        base = replace(workload, gradient_checkpointing=checkpointing)
         suffix = " + gradient checkpointing" if checkpointing else ""
-        yield (
-            "DDP" + suffix,
-            replace(base, launcher="ddp", zero_stage=0, offload_optimizer="none", offload_params="none"),
-        )
-        for stage in range(4):
-            for label, optimizer, params in _offloads(stage):
-                candidate = replace(
-                    base, launcher="deepspeed", zero_stage=stage, offload_optimizer=optimizer, offload_params=params
-                )
-                yield f"ZeRO-{stage}{label}{suffix}", candidate
-
-
-def _offloads(stage: int) -> list[tuple[str, Place, Place]]:
-    """Offload choices a stage has: none at 0, the optimizer from 1, parameters at 3."""
-    choices: list[tuple[str, Place, Place]] = [("", "none", "none")]
-    if stage >= 1:
-        choices.append((" + optimizer on CPU", "cpu", "none"))
-    if stage == 3:
-        choices.append((" + optimizer and parameters on CPU", "cpu", "cpu"))
-    return choices
+        for engine in every_engine():
+            for layout in engine.layouts(workload.layout):
+                candidate = replace(workload, layout=layout, gradient_checkpointing=checkpointing)
+                yield layout.label + suffix, candidate
 
 
 def _same(candidate: Workload, workload: Workload) -> bool:
     """Whether a candidate is the configured run (nvme counts as another place)."""
-    from runner.memory.estimate import effective
-
-    left, right = effective(candidate), effective(workload)
-    names = ("launcher", "stage", "offload_optimizer", "offload_params", "gradient_checkpointing")
-    return all(getattr(left, name) == getattr(right, name) for name in names)
+    checkpointing = candidate.gradient_checkpointing == workload.gradient_checkpointing
+    return checkpointing and candidate.layout.label == workload.layout.label

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from runner import paths
 from runner.compose import Composed
 from runner.config import plan
 from runner.config.resolve import resolve_machine, resolve_owners
 from runner.config.schema import RunConfig
-from runner.engines.deepspeed.nvme import check_nvme
-from runner.engines.deepspeed.user_json import adopt, fill, other_length
+from runner.engines import engine_of
+from runner.engines.base import EngineFile
 from runner.errors import Problem, RequestError
 from runner.preflight.assets import check_assets
 from runner.preflight.contradictions import contradictions, wrong_family
@@ -35,7 +34,7 @@ class Checked:
         config: resolved.
         run_dir: where it goes.
         notices: findings that do not stop it.
-        user_json: a user's DeepSpeed JSON, completed from the configuration; None without one.
+        own_file: a user's file for the engine, completed from the configuration; None without one.
         total_steps: optimizer steps, where known before the data is tokenised.
     """
 
@@ -43,7 +42,7 @@ class Checked:
     run_dir: Path
     recipe: Recipe
     notices: list[Problem] = field(default_factory=list)
-    user_json: dict[str, Any] | None = None
+    own_file: EngineFile | None = None
     total_steps: int | None = None
 
 
@@ -57,8 +56,9 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     Raises:
         RequestError: with every error found.
     """
-    json_file, found = adopt(composed.config, composed.explicit)
+    own_file, found = engine_of(composed.config).adopt(composed.config, composed.explicit)
     config, problems = resolve_machine(composed.config)
+    engine = engine_of(config)
     here: Callable[[list[Problem]], list[Problem]] = list if starting else as_warnings
     problems = found + problems + check_precision(config) + here(check_devices(config))
     recipe = _recipe(config, problems)
@@ -69,22 +69,22 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     problems += (
         contradictions(config, recipe)
         + unused_keys(config, composed.explicit)
-        + here(check_software(config, recipe, json_file))
+        + here(check_software(config, recipe, own_file))
     )
     if starting:
         problems += (
             check_assets(config)
             + check_places(config, composed.run_dir)
-            + check_nvme(config)
+            + engine.start_problems(config)
             + orphaned_processes()
             + ignored_files()
         )
     else:
         problems += occupied(composed.run_dir)  # rendering, too, must not overwrite a run's files
     total = known_total_steps(config, recipe)
-    problems += resolve_owners(config, total is not None) + other_length(json_file, config, total)
+    problems += resolve_owners(config, total is not None) + engine.length_problems(own_file, config, total)
     stop_on_errors(problems)
-    filled = fill(json_file, config, total) if json_file is not None else None
+    filled = engine.complete(own_file, config, total) if own_file is not None else None
     return Checked(config, composed.run_dir, recipe, problems, filled, total)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
+from runner import engines
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.config.sequence_limits import architecture_facts, position_limit
@@ -15,8 +16,10 @@ Check = Callable[[RunConfig, Recipe | None], list[Problem]]
 # What each check reads of the configuration, and the check.
 CHECKS: tuple[tuple[set[str], Check], ...] = (
     ({"launcher"}, lambda config, _: _nodes(config)),
-    ({"launcher", "zero", "offload"}, lambda config, _: _zero_and_offload(config)),
-    ({"launcher", "offload"}, lambda config, _: _nvme_path(config)),
+    (
+        {"launcher", "optimizer", "precision", *engines.sections()},
+        lambda config, _: _engine(config) + engines.engine_of(config).missing_values(config),
+    ),
     ({"model", "recipe", "task"}, lambda config, recipe: _positions(config, recipe) if recipe else []),
     (
         {"mode", "dataset", "recipe", "task", "train", "launcher", "scheduler"},
@@ -24,8 +27,6 @@ CHECKS: tuple[tuple[set[str], Check], ...] = (
     ),
     ({"model", "dataset", "recipe", "task"}, lambda config, recipe: _head(config, recipe) if recipe else []),
     ({"mode", "model"}, lambda config, _: _untrained(config)),
-    ({"optimizer", "offload", "launcher", "precision", "zero"}, lambda config, _: _fused(config)),
-    ({"launcher", "precision", "zero"}, lambda config, _: _unscaled(config)),
 )
 
 
@@ -41,32 +42,15 @@ def contradictions(config: RunConfig, recipe: Recipe | None, doubtful: AbstractS
 
 def never_together(config: RunConfig, recipe: Recipe) -> list[Problem]:
     """Of these, the ones that hold on every machine; `auto` values need not be resolved."""
-    return [*_zero_and_offload(config), *_positions(config, recipe), *_fused(config), *_unscaled(config)]
+    return [*_engine(config), *_positions(config, recipe)]
 
 
-def _fused(config: RunConfig) -> list[Problem]:
-    if config.optimizer.fused is not True:
-        return []
-    if plan.on_cpu_adam(config):
-        why = "this has no effect: DeepSpeed's CPU Adam takes the offloaded optimizer's place"
-        return [Problem("optimizer.fused", True, why, "leave it out, or add offload.force_cpu_adam=false")]
-    if config.launcher.name == "ddp" and config.precision.name == "fp16":
-        why = "a fused step skips overflows inside its kernel, where the schedule does not see it"
-        return [Problem("optimizer.fused", True, why, "use optimizer.fused=false, or precision=bf16")]
-    return []
-
-
-def _unscaled(config: RunConfig) -> list[Problem]:
-    """DeepSpeed's backward scales the loss for ZeRO's optimizers only; its fp16 optimizer of stage 0 divides by the
-    scale all the same.
-    """
-    if config.launcher.name != "deepspeed" or config.precision.name != "fp16" or config.zero.stage:
-        return []
-    why = (
-        "DeepSpeed 0.19 trains wrongly in fp16 at ZeRO 0: gradients are divided by a loss scale that the loss was "
-        "never multiplied with"
-    )
-    return [Problem("zero_stage", 0, why, "use zero_stage=1, launcher=ddp, or precision=bf16 (fp32 on older GPUs)")]
+def _engine(config: RunConfig) -> list[Problem]:
+    """What the chosen engine cannot do, and choices of the others that it would ignore."""
+    chosen = engines.engine_of(config)
+    others = [engine for engine in engines.every_engine() if engine is not chosen]
+    ignored = [problem for engine in others for problem in engine.problems_of_others(config)]
+    return ignored + chosen.problems(config)
 
 
 def _untrained(config: RunConfig) -> list[Problem]:
@@ -87,69 +71,6 @@ def _nodes(config: RunConfig) -> list[Problem]:
             "use launcher.num_nodes=1, or python -m runner estimate",
         )
     ]
-
-
-def _zero_and_offload(config: RunConfig) -> list[Problem]:
-    problems = []
-    offload, stage = config.offload, config.zero.stage
-    if config.launcher.name == "ddp":
-        if stage:
-            problems.append(
-                Problem(
-                    "zero_stage",
-                    stage,
-                    "launcher=ddp does not partition anything",
-                    f"use launcher=deepspeed zero_stage={stage}, or leave zero_stage out",
-                )
-            )
-        if offload.name != "none":
-            problems.append(
-                Problem(
-                    "offload",
-                    offload.name,
-                    "launcher=ddp does not offload anything",
-                    f"use launcher=deepspeed zero_stage=3 offload={offload.name}, or leave offload out",
-                )
-            )
-        return problems
-    if offload.params != "none" and stage != 3:
-        problems.append(
-            Problem(
-                "offload",
-                offload.name,
-                f"parameters can be offloaded at ZeRO 3 only, this is ZeRO {stage} (DeepSpeed would ignore it "
-                "silently)",
-                "use zero_stage=3, or offload=optimizer_cpu",
-            )
-        )
-    elif offload.optimizer != "none" and stage == 0:
-        problems.append(
-            Problem(
-                "offload",
-                offload.name,
-                "there is nothing to offload at ZeRO 0 (DeepSpeed would ignore it silently)",
-                "use zero_stage=2",
-            )
-        )
-    elif offload.optimizer == "nvme" and stage != 3:
-        problems.append(
-            Problem(
-                "offload",
-                offload.name,
-                f"optimizer states go to NVMe at ZeRO 3 only, this is ZeRO {stage} (DeepSpeed would keep them in "
-                "memory silently)",
-                "use zero_stage=3, or offload=optimizer_cpu",
-            )
-        )
-    return problems
-
-
-def _nvme_path(config: RunConfig) -> list[Problem]:
-    offload = config.offload
-    if config.launcher.name == "ddp" or "nvme" not in (offload.optimizer, offload.params) or offload.nvme_path:
-        return []
-    fix = "add nvme_path to launcher.config_file" if config.launcher.config_file else "add offload.nvme_path=DIR"
-    return [Problem("offload.nvme_path", None, "NVMe offload needs a folder on a fast local disk", fix)]
 
 
 def wrong_family(config: RunConfig) -> list[Problem]:

@@ -2,67 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-from typing import Any
-
 from runner import metrics
 from runner.config.schema import RunConfig
-from runner.engines.deepspeed.ops import lacking, needed_ops
+from runner.engines import engine_of
+from runner.engines.base import EngineFile
 from runner.errors import Problem
+from runner.machine import is_installed
 from runner.recipe import Recipe
 
 IMPORTED_AS = {"scikit-learn": "sklearn"}
-SYSTEM_PACKAGES = {"g++": "g++", "ninja": "ninja-build", "libaio.h": "libaio-dev"}
 
 
-def is_installed(module: str) -> bool:
-    """Whether a top-level module can be found; nothing is imported."""
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def check_software(config: RunConfig, recipe: Recipe, user_json: dict[str, Any] | None) -> list[Problem]:
-    """DeepSpeed, what its ops are built with, and the libraries behind the recipe's metrics."""
-    problems = _metric_libraries(recipe)
-    if config.launcher.name != "deepspeed":
-        return problems
-    if not is_installed("deepspeed"):
-        return [
-            *problems,
-            Problem(
-                "launcher",
-                "deepspeed",
-                "DeepSpeed is not installed",
-                "pip install 'finetune-runner[deepspeed]', or use launcher=ddp",
-            ),
-        ]
-    for op in needed_ops(config, user_json):
-        problems += _op(op, config)
-    return problems
-
-
-def _op(op: str, config: RunConfig) -> list[Problem]:
-    lacks = lacking(op, config.launcher.device)
-    if not lacks:
-        return []
-    packages = " ".join(SYSTEM_PACKAGES[name] for name in lacks if name in SYSTEM_PACKAGES)
-    fix = f"apt install {packages}" if packages else "install the CUDA toolkit"
-    if op == "cpu_adam":
-        fix += ", or keep torch's slower optimizer with offload.force_cpu_adam=false"
-    elif op == "async_io":
-        fix += ", or use offload=cpu"
-    else:
-        fix += ", or write torch_adam: true into launcher.config_file"
-    return [
-        Problem(
-            "offload" if op != "fused_adam" else "optimizer.params",
-            config.offload.name if op != "fused_adam" else None,
-            f"DeepSpeed has to build {op}, which needs {' and '.join(lacks)}",
-            fix,
-        )
-    ]
+def check_software(config: RunConfig, recipe: Recipe, own_file: EngineFile | None) -> list[Problem]:
+    """What the engine needs, and the libraries behind the recipe's metrics."""
+    return _metric_libraries(recipe) + engine_of(config).software_problems(config, own_file)
 
 
 def _metric_libraries(recipe: Recipe) -> list[Problem]:

@@ -4,32 +4,12 @@ matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from runner import machine
+from runner import engines, machine
 from runner.config.schema import RunConfig
+from runner.engines.base import Rule
 from runner.errors import Problem
-
-Condition = Callable[[RunConfig], bool]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Keys that only matter under a condition."""
-
-    keys: tuple[str, ...]
-    matters: Condition
-    why: str
-    fix: str
-
-
-def _deepspeed(config: RunConfig) -> bool:
-    return config.launcher.name == "deepspeed"
-
-
-def _stage(*stages: int) -> Condition:
-    return lambda config: _deepspeed(config) and config.zero.stage in stages
 
 
 def _writes_checkpoints(config: RunConfig) -> bool:
@@ -39,16 +19,8 @@ def _writes_checkpoints(config: RunConfig) -> bool:
     )
 
 
-_STAGE3 = (
-    "zero.sub_group_size",
-    "zero.stage3_prefetch_bucket_size",
-    "zero.stage3_param_persistence_threshold",
-    "zero.stage3_max_live_parameters",
-    "zero.stage3_max_reuse_distance",
-    "zero.partition_at_load",
-)
 _FP16 = ("precision.initial_scale_power", "precision.loss_scale_window")
-_FP16_DEEPSPEED = ("precision.loss_scale", "precision.hysteresis", "precision.min_loss_scale")
+_FP16_MORE = ("precision.loss_scale", "precision.hysteresis", "precision.min_loss_scale")
 _NOT_TRAINED, _TRAIN = "nothing is trained under mode=evaluate", "leave it out or add mode=train"
 # Recipes and models bring values of their own for these, so that only what was typed can be meant.
 _TRAINING = (
@@ -68,53 +40,10 @@ _TRAINING = (
 
 RULES = (
     Rule(
-        ("zero.reduce_bucket_size", "zero.overlap_comm", "zero.contiguous_gradients"),
-        _stage(1, 2, 3),
-        "only ZeRO 1, 2 and 3 read it",
-        "add launcher=deepspeed zero_stage=2 or leave it out",
-    ),
-    Rule(
-        ("zero.allgather_bucket_size",),
-        _stage(1, 2),
-        "only ZeRO 1 and 2 read it",
-        "add launcher=deepspeed zero_stage=2 or leave it out",
-    ),
-    Rule(_STAGE3, _stage(3), "only ZeRO 3 reads it", "add launcher=deepspeed zero_stage=3 or leave it out"),
-    Rule(
-        (*_FP16, *_FP16_DEEPSPEED),
+        (*_FP16, *_FP16_MORE),
         lambda c: c.precision.name == "fp16",
         "only fp16 scales the loss",
         "add precision=fp16 or leave it out",
-    ),
-    Rule(
-        _FP16_DEEPSPEED,
-        lambda c: c.precision.name != "fp16" or _deepspeed(c),
-        "torch's loss scaler, which DDP uses, has no such number",
-        "add launcher=deepspeed or leave it out",
-    ),
-    Rule(
-        ("offload.nvme_path", "offload.buffer_count"),
-        lambda c: "nvme" in (c.offload.optimizer, c.offload.params),
-        "only NVMe offload reads it",
-        "add zero_stage=3 offload=nvme or leave it out",
-    ),
-    Rule(
-        ("offload.pin_memory",),
-        lambda c: c.offload.name != "none" and c.launcher.device == "cuda",
-        "only offload from a GPU pins memory",
-        "add offload=cpu or leave it out",
-    ),
-    Rule(
-        ("offload.force_cpu_adam",),
-        lambda c: c.offload.optimizer != "none",
-        "only an offloaded optimizer reads it",
-        "add offload=optimizer_cpu or leave it out",
-    ),
-    Rule(
-        ("launcher.config_file",),
-        _deepspeed,
-        "a DeepSpeed JSON is read by launcher=deepspeed only",
-        "add launcher=deepspeed or leave it out",
     ),
     Rule(
         ("launcher.gpu_ids",),
@@ -180,13 +109,18 @@ def unread_sections(names: Iterable[str], sections: tuple[str, ...], why: str) -
     ]
 
 
+def every_rule() -> list[Rule]:
+    """The runner's own rules and those of all engines."""
+    return [*RULES, *(rule for engine in engines.every_engine() for rule in engine.rules())]
+
+
 def unused_keys(config: RunConfig, typed: Iterable[str]) -> list[Problem]:
     """Keys that nothing reads in this run: those whose value differs from the schema's default, or, for training's own,
     that were typed.
     """
     default = RunConfig()
     problems = _typed_for_training(typed) if config.mode == "evaluate" else []
-    for rule in RULES:
+    for rule in every_rule():
         if rule.matters(config):
             continue
         for key in rule.keys:

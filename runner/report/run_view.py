@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runner.engines import label_of
 from runner.report.reading import dig, integer, integers, mapping, number, numbers, sequence, text
 
 _FULL_EPOCH_SHARE = 0.95
@@ -116,7 +117,7 @@ def run_from_record(raw: Mapping[str, Any], folder: Path) -> Run:
         run_id=text(raw.get("run_id")) or folder.name,
         status=text(raw.get("status")),
         reason=text(raw.get("reason")),
-        method=text(raw.get("method")) or method_of(config),
+        method=text(raw.get("method")) or label_of(config),
         workload=_workload(config),
         **_batch(raw, config),
         largest_micro_batch=largest,
@@ -128,18 +129,6 @@ def run_from_record(raw: Mapping[str, Any], folder: Path) -> Run:
         predicted_memory_bytes=max(integers(dig(raw, "memory_prediction.per_rank_bytes")), default=None),
         raw=raw,
     )
-
-
-def method_of(config: Mapping[str, Any]) -> str:
-    """The short name of a method, for records that have none: `DDP`, `ZeRO-2`, `ZeRO-3 + CPU offload`."""
-    launcher, stage = dig(config, "launcher.name"), dig(config, "zero.stage")
-    if launcher == "ddp":
-        return "DDP"
-    if launcher != "deepspeed" or integer(stage) is None:
-        return "unknown"
-    places = {dig(config, "offload.optimizer"), dig(config, "offload.params")}
-    names = [name for place, name in (("cpu", "CPU"), ("nvme", "NVMe")) if place in places]
-    return f"ZeRO-{stage}" + (f" + {' and '.join(names)} offload" if names else "")
 
 
 def _mean(values: list[float | None]) -> float | None:

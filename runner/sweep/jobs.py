@@ -11,7 +11,7 @@ from typing import Any
 from runner.compose import Composed
 from runner.compose.multirun import ComposedCell
 from runner.compose.overrides import is_sweep, parse_overrides
-from runner.engines.deepspeed.user_json import fixed_batch
+from runner.engines import engine_of
 from runner.errors import Problem, RequestError
 from runner.preflight.check import Checked, check
 from runner.preflight.unused_keys import unread_sections
@@ -129,7 +129,7 @@ def _checked(job: Job, composed: Composed) -> Job:
     )
     if unread:
         return replace(job, problems=unread)
-    fixed = fixed_batch(config, with_accumulation=True) if job.purpose == LARGEST else []
+    fixed = engine_of(config).fixed_batch(config, with_accumulation=True) if job.purpose == LARGEST else []
     if fixed:
         return replace(job, problems=fixed)
     try:

@@ -11,6 +11,7 @@ from runner import paths
 from runner.config.catalogue import BUNDLED_TOKENIZER
 from runner.config.schema import ModelConfig, RunConfig
 from runner.config.sequence_limits import position_limit
+from runner.engines import engine_of
 from runner.recipe import Recipe
 
 
@@ -94,7 +95,7 @@ def build_model(recipe: Recipe, tokenizer: Any = None) -> tuple[Any, list[str]]:
         # The re-entrant form breaks DeBERTa's relative attention.
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.config.use_cache = False
-    return (model if config.zero.partition_at_load else model.float()), notes
+    return (model if engine_of(config).partitions_at_load(config) else model.float()), notes
 
 
 @contextlib.contextmanager
@@ -107,7 +108,7 @@ def _whole_model(config: RunConfig) -> Iterator[None]:
     from transformers.integrations import deepspeed as integration
 
     known = integration._hf_deepspeed_config_weak_ref
-    if config.zero.partition_at_load or known is None:
+    if engine_of(config).partitions_at_load(config) or known is None:
         yield
         return
     integration.unset_hf_deepspeed_config()

@@ -16,7 +16,7 @@ from runner import rundir
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.data.prepared import PreparedSplit, cached_split
-from runner.memory import predict_for_record
+from runner.memory.estimate import predict_for_record
 from runner.memory.workload import MeasuredLengths
 from runner.recipe import load_recipe
 from runner.rundir.record import write_atomically

@@ -325,7 +325,7 @@ import json, sys
 from pathlib import Path
 from safetensors import safe_open
 from runner.memory.architecture import model_facts
-from runner.memory.workload import Architecture
+from runner.memory.facts import Architecture
 for name, family in json.loads(sys.argv[2]).items():
     folder = Path(sys.argv[1]) / name
     with safe_open(folder / "model.safetensors", "pt") as file:

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from workloads import Buckets, made
 
-from runner.memory import Architecture, Buckets, Workload, estimate
+from runner.memory.estimate import estimate
+from runner.memory.facts import Architecture
+from runner.memory.workload import Workload
 
 TINY = {"model_type": "gpt2", "n_embd": 48, "n_layer": 3, "n_head": 4, "vocab_size": 501, "n_positions": 32}
 # 12 layers of width 768: 85 M; embeddings of 19,500 + 64 words: 15 M.
@@ -90,7 +93,7 @@ def workload(facts: dict[str, Any], method: str, precision: Any = "fp32") -> Wor
     """The same run as the ranks', as the estimate sees it."""
     launcher, stage = ("ddp", 0) if method == "ddp" else ("deepspeed", int(method[-1]))
     buckets = Buckets(**ZERO)
-    return Workload(
+    return made(
         Architecture.of("causal_lm", facts),
         micro_batch_size=2,
         source_length=16,
@@ -130,7 +133,7 @@ def test_activations_within_five_percent_of_a_real_forward(facts: dict[str, Any]
 
     import runner.memory.activations as counting
 
-    wanted = Workload(
+    wanted = made(
         Architecture.of("causal_lm", facts),
         micro_batch_size=5,
         source_length=24,

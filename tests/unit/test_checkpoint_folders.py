@@ -14,6 +14,7 @@ from runner import render, resume, rundir, secrets
 from runner.checkpoint import compatibility, folders, retention
 from runner.checkpoint.manifest import FileFacts, Manifest, write_manifest
 from runner.config.schema import RunConfig
+from runner.engines import engine_of
 from runner.engines.deepspeed import universal_checkpoint as conversion
 from runner.errors import RequestError
 from runner.rundir.record import Record, write_atomically
@@ -216,10 +217,10 @@ def test_pinned_memory_may_change_at_a_resume(tmp_path: Path) -> None:
     config.precision.name, config.optimizer.owner, config.scheduler.owner = "fp32", "deepspeed", "client"
     config.zero.stage, config.offload.name, config.offload.optimizer = 3, "optimizer_cpu", "cpu"
     render.write(render.render(config, tmp_path, 10), tmp_path)
-    pinned = resume._deepspeed_json(tmp_path)
+    pinned = engine_of(config).file_of_run(tmp_path)
     config.offload.pin_memory = False
     resume._render_anew(tmp_path, config)
-    changed = resume._deepspeed_json(tmp_path)
+    changed = engine_of(config).file_of_run(tmp_path)
     assert pinned is not None
     assert changed is not None
     places = [content["zero_optimization"]["offload_optimizer"] for content in (pinned, changed)]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runner.config.schema import RunConfig
+from runner.engines import engine_of
 from runner.errors import RequestError
 from runner.fit import largest
 from runner.fit.largest import find_largest, largest_true, next_guess, tolerance
@@ -126,12 +127,12 @@ def test_candidates_keep_their_order() -> None:
         "gradient checkpointing",
         "ZeRO-3",
         "ZeRO-3 + gradient checkpointing",
-        "ZeRO-2 + optimizer offload",
-        "ZeRO-2 + optimizer offload + gradient checkpointing",
-        "ZeRO-3 + optimizer offload",
-        "ZeRO-3 + optimizer offload + gradient checkpointing",
-        "ZeRO-3 + optimizer and parameter offload",
-        "ZeRO-3 + optimizer and parameter offload + gradient checkpointing",
+        "ZeRO-2 + CPU optimizer offload",
+        "ZeRO-2 + CPU optimizer offload + gradient checkpointing",
+        "ZeRO-3 + CPU optimizer offload",
+        "ZeRO-3 + CPU optimizer offload + gradient checkpointing",
+        "ZeRO-3 + CPU offload",
+        "ZeRO-3 + CPU offload + gradient checkpointing",
     ]
     assert divisors(12) == [12, 6, 4, 3, 2, 1]
 
@@ -143,15 +144,16 @@ def test_candidates_of_a_single_device_begins_with_offload() -> None:
     )
     assert [candidate.name for candidate in candidates(config)] == [
         "as configured",
-        "ZeRO-2 + optimizer offload",
-        "ZeRO-3 + optimizer offload",
-        "ZeRO-3 + optimizer and parameter offload",
+        "ZeRO-2 + CPU optimizer offload",
+        "ZeRO-3 + CPU optimizer offload",
+        "ZeRO-3 + CPU offload",
     ]
 
 
 def test_overrides_of_a_rung() -> None:
     config = config_of(launcher={"name": "ddp"}, zero={"stage": 0})
-    candidate = Candidate("x", gradient_checkpointing=True, zero_stage=3, offload="cpu")
+    *_, parameters_too = engine_of(config).savings(config, several_ranks=True)
+    candidate = Candidate("x", parameters_too, gradient_checkpointing=True)
     chosen = ["launcher=deepspeed", "zero_stage=3", "offload=cpu", "train.gradient_checkpointing=true"]
     assert overrides_of(candidate, config, 4, 8) == [
         *chosen,

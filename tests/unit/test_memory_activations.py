@@ -9,10 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from workloads import made
 
-from runner.memory import Architecture, Workload, estimate
 from runner.memory.activations import activations
 from runner.memory.architecture import model_facts
+from runner.memory.estimate import estimate
+from runner.memory.facts import Architecture
+from runner.memory.workload import Workload
 
 DEBERTA_XL: dict[str, Any] = {
     "model_type": "deberta-v2",
@@ -56,9 +59,8 @@ LLAMA_70B = {
 
 
 def gpt(**changes: Any) -> Workload:
-    return replace(
-        Workload(Architecture.of("causal_lm", GPT), micro_batch_size=4, source_length=16, device="cpu"), **changes
-    )
+    fields = {"architecture": Architecture.of("causal_lm", GPT), "micro_batch_size": 4, "source_length": 16}
+    return made(**(fields | {"device": "cpu"} | changes))
 
 
 def test_parameter_counts_of_known_models() -> None:
@@ -156,10 +158,13 @@ def test_a_length_beyond_the_positions_is_refused() -> None:
 def test_70_billion_parameters_within_two_gibibytes() -> None:
     program = f"""
 import json, resource
-from runner.memory import Architecture, Workload, estimate
+from runner.memory.estimate import estimate
+from runner.memory.facts import Architecture
+from runner.memory.workload import Workload
+from runner.engines.deepspeed.memory import ZeroLayout
 from runner.memory.search import fit
-work = Workload(Architecture.of("causal_lm", {LLAMA_70B!r}), micro_batch_size=1, source_length=4096,
-                precision="bf16", zero_stage=3,
+work = Workload(Architecture.of("causal_lm", {LLAMA_70B!r}), ZeroLayout(3), micro_batch_size=1, source_length=4096,
+                precision="bf16",
                 num_processes=8, num_nodes=8, gradient_checkpointing=True)
 found = estimate(work)
 largest = fit(work, 80 * 2**30)

@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from workloads import made
 
 from runner import machine
 from runner.cli import estimate as verb
 from runner.config.schema import RunConfig
-from runner.memory import Architecture, MeasuredLengths, Workload, estimate, predict_for_record, workload_from_config
 from runner.memory.amounts import parse_bytes
+from runner.memory.configured import workload_from_config
+from runner.memory.estimate import estimate, predict_for_record
+from runner.memory.facts import Architecture
 from runner.memory.past_predictions import past_predictions
 from runner.memory.search import alternatives, fit, largest_micro_batch
+from runner.memory.workload import MeasuredLengths, Workload
 
 MODEL = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 1000, "n_positions": 64}
 GIB = 2**30
@@ -34,7 +38,7 @@ def forget_devices() -> Any:
 
 
 def small(**changes: Any) -> Workload:
-    return replace(Workload(Architecture.of("causal_lm", MODEL), source_length=64, precision="fp16"), **changes)
+    return made(Architecture.of("causal_lm", MODEL), **({"source_length": 64, "precision": "fp16"} | changes))
 
 
 def config(**sections: Any) -> RunConfig:

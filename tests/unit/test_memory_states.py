@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from workloads import Buckets, made, state_items
 
-from runner.engines.deepspeed.memory import adam_temporaries, fullest, partitions, state_items
-from runner.memory.architecture import ModelFacts, ParameterFact
+from runner.engines.deepspeed.memory import fullest, partitions
+from runner.memory.adam import adam_temporaries
+from runner.memory.facts import Architecture, ModelFacts, ParameterFact
 from runner.memory.items import Item
-from runner.memory.workload import Architecture, Buckets, Workload
+from runner.memory.workload import Workload
 
 ARCHITECTURE = Architecture("encoder", '{"model_type": "none"}')
 # Ψ = 1000 + 500 + 7 + 3 = 1510 elements; group with decay 1500, without 10.
@@ -30,14 +32,8 @@ PSI = 1510
 
 
 def workload(**changes: Any) -> Workload:
-    return replace(
-        Workload(
-            ARCHITECTURE,
-            precision="fp16",
-            buckets=Buckets(reduce_bucket_size=100, stage3_param_persistence_threshold=0),
-        ),
-        **changes,
-    )
+    buckets = Buckets(reduce_bucket_size=100, stage3_param_persistence_threshold=0)
+    return made(ARCHITECTURE, **({"precision": "fp16", "buckets": buckets} | changes))
 
 
 def total(items: list[Item], category: str, place: str = "device", moment: str = "step") -> int:

@@ -79,7 +79,7 @@ def scheduler(kind: Any = "WarmupDecayLR", **params: Any) -> dict[str, Any]:
     ],
 )
 def test_what_the_file_leaves_open_is_what_the_configuration_says(content, overrides, path, runs, taken):
-    node = taken(content, *overrides).user_json
+    node = taken(content, *overrides).own_file
     for name in path.split("."):
         node = node[name]
     assert (node, type(node)) == (runs, type(runs))
@@ -97,7 +97,7 @@ def test_what_the_file_leaves_open_is_what_the_configuration_says(content, overr
 )
 def test_the_plan_names_the_class_that_runs_on_a_gpu(params, overrides, torch_adam, plan, taken):
     run = taken(optimizer(**params), "launcher.device=cuda", "launcher.num_processes=1", *overrides)
-    assert run.user_json["optimizer"]["params"]["torch_adam"] is torch_adam
+    assert run.own_file["optimizer"]["params"]["torch_adam"] is torch_adam
     assert any(line.startswith(f"optimizer  {plan}") for line in plan_lines(run))
 
 
@@ -116,7 +116,7 @@ def test_two_buffer_counts_are_kept_and_reported(taken):
     }
     run = taken({"zero_optimization": {"stage": 3, **places}})
     assert [
-        run.user_json["zero_optimization"][f"offload_{part}"]["buffer_count"] for part in ("optimizer", "param")
+        run.own_file["zero_optimization"][f"offload_{part}"]["buffer_count"] for part in ("optimizer", "param")
     ] == [4, 5]
     assert run.config.offload.buffer_count == 4
     reported = (
@@ -127,7 +127,7 @@ def test_two_buffer_counts_are_kept_and_reported(taken):
 
 
 def test_a_block_is_never_added(taken):
-    assert not {"optimizer", "scheduler"} & taken(ZERO2).user_json.keys()
+    assert not {"optimizer", "scheduler"} & taken(ZERO2).own_file.keys()
 
 
 def test_fp16_numbers_count_under_fp16_only(taken, refused):
@@ -189,11 +189,11 @@ def test_a_schedule_without_warm_up_is_shifted_as_a_whole(total, index, taken):
     means the same.
     """
     first = taken(scheduler(total_num_steps=total), "scheduler.warmup_steps=0")
-    params = first.user_json["scheduler"]["params"]
+    params = first.own_file["scheduler"]["params"]
     assert (params["total_num_steps"], params["warmup_num_steps"], params["last_batch_iteration"]) == (index, 2, 2)
-    again = taken(first.user_json)
+    again = taken(first.own_file)
     assert again.config.scheduler.warmup_steps == 0
-    assert again.user_json == first.user_json
+    assert again.own_file == first.own_file
 
 
 @pytest.mark.parametrize(

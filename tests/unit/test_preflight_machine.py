@@ -17,9 +17,9 @@ import pytest
 from runner import machine
 from runner.compose import compose_run
 from runner.engines.deepspeed import ops
+from runner.engines.deepspeed import software as deepspeed_software
 from runner.engines.deepspeed.swap_folder import into_own_folder, swap_folder
 from runner.errors import Problem, RequestError
-from runner.preflight import software
 from runner.preflight.check import check
 from runner.preflight.devices import placement
 from runner.preflight.orphaned_processes import orphaned_processes
@@ -196,7 +196,7 @@ def test_torchs_loss_scaler_takes_its_own_numbers_only(gpus, tmp_path: Path) -> 
     problems = found(tmp_path, *typed, starting=False)
     assert (
         one(problems, "precision.hysteresis").why
-        == "this has no effect: torch's loss scaler, which DDP uses, has no such number"
+        == "this has no effect: torch's loss scaler, which the other launchers use, has no such number"
     )
     assert not [problem for problem in problems if problem.key == "precision.initial_scale_power"]
 
@@ -238,7 +238,7 @@ def test_several_machines_are_for_the_estimate_only(tmp_path: Path) -> None:
 
 def test_deepspeed_that_is_not_installed(tmp_path: Path, monkeypatch) -> None:
     """F34: refused before launch; files can be rendered; DDP does not care."""
-    monkeypatch.setattr(software, "is_installed", lambda module: module != "deepspeed")
+    monkeypatch.setattr(deepspeed_software, "is_installed", lambda module: module != "deepspeed")
     problem = one(found(tmp_path), "launcher")
     assert problem.severity == "error"
     assert "pip install 'finetune-runner[deepspeed]'" in problem.fix

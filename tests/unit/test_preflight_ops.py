@@ -16,8 +16,9 @@ import filelock
 import pytest
 
 from runner.config.schema import RunConfig
+from runner.engines.base import BuildFailed, OpBuild
 from runner.engines.deepspeed import ops
-from runner.engines.deepspeed.ops import BuildFailed, OpBuilder
+from runner.engines.deepspeed.ops import OpBuilder
 from runner.engines.deepspeed.swap_folder import swap_files, swap_folder
 
 
@@ -68,7 +69,7 @@ def folder(config: RunConfig) -> Path:
 
 
 def ahead(config: RunConfig, host: PretendedHost, said: list[str]) -> OpBuilder:
-    return OpBuilder(config, host, Path("/run"), {}, lambda: None, said.append)  # type: ignore[arg-type]
+    return OpBuilder(config, OpBuild(host, Path("/run"), {}, lambda: None, said.append))
 
 
 def test_built_once_with_a_message_before_and_after(config: RunConfig, folder: Path) -> None:
@@ -146,7 +147,7 @@ def test_a_request_to_stop_ends_the_build(config: RunConfig, folder: Path) -> No
 
     host = PretendedHost(folder, None, seconds=5)
     with pytest.raises(Asked):
-        OpBuilder(config, host, Path("/run"), {}, watch, lambda text: None).build(["cpu_adam"])  # type: ignore[arg-type]
+        OpBuilder(config, OpBuild(host, Path("/run"), {}, watch, lambda text: None)).build(["cpu_adam"])  # type: ignore[arg-type]
     assert host.killed
     assert not (folder / "cpu_adam" / "lock").exists()
 

@@ -14,8 +14,9 @@ import pytest
 from runner import paths
 from runner.compose import compose_run
 from runner.config.schema import ModelConfig, RunConfig
+from runner.engines.deepspeed.nvme import swap_bytes
 from runner.errors import Problem, RequestError
-from runner.memory.model_size import kept_checkpoints, parameter_count, state_bytes, swap_bytes
+from runner.memory.model_size import kept_checkpoints, parameter_count, state_bytes
 from runner.preflight import assets, software
 from runner.preflight import output_folders as checked_places
 from runner.preflight.check import check

@@ -47,7 +47,7 @@ def errors(checked: Any) -> Any:
 def test_zeros_of_zero_3_are_honoured(checked: Any, prefix: str) -> None:
     zeros = {"sub_group_size": 0, f"{prefix}max_live_parameters": 0, f"{prefix}max_reuse_distance": 0}
     run = checked({"zero_optimization": {"stage": 3, **zeros}})
-    rendered = run.user_json["zero_optimization"]
+    rendered = run.own_file["zero_optimization"]
     names = ("sub_group_size", "stage3_max_live_parameters", "stage3_max_reuse_distance")
     assert [rendered[name] for name in names] == [0, 0, 0]
     assert (run.config.zero.sub_group_size, run.config.zero.stage3_max_live_parameters) == (0, 0)
@@ -72,7 +72,7 @@ def test_stage_2_keys_are_still_taken(checked: Any) -> None:
 def test_a_file_that_forbids_gathering_is_overruled_aloud(checked: Any) -> None:
     key = "stage3_gather_16bit_weights_on_model_save"
     run = checked({"zero_optimization": {"stage": 3, key: False}})
-    assert run.user_json["zero_optimization"][key] is True
+    assert run.own_file["zero_optimization"][key] is True
     assert any(key in item.key and "sets it to true" in item.why for item in run.notices)
 
 
@@ -103,7 +103,7 @@ def test_two_batch_numbers_give_the_third(
     run = checked({**ZERO2, **numbers}, *overrides)
     train = run.config.train
     assert (train.micro_batch_size, train.gradient_accumulation_steps) == (micro, steps)
-    assert run.user_json["train_batch_size"] == whole
+    assert run.own_file["train_batch_size"] == whole
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_batch_numbers_that_do_not_fit_are_fixed_in_the_file(
 ) -> None:
     [problem] = errors({**ZERO2, **numbers}, *overrides)
     assert problem.fix == f'write "train_batch_size": {fix} into launcher.config_file'
-    assert checked({**ZERO2, **numbers, "train_batch_size": fix}, *overrides).user_json["train_batch_size"] == fix
+    assert checked({**ZERO2, **numbers, "train_batch_size": fix}, *overrides).own_file["train_batch_size"] == fix
 
 
 @pytest.mark.parametrize(

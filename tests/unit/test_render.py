@@ -13,6 +13,7 @@ from runner.compose import compose_run
 from runner.config import plan
 from runner.config.resolve import resolve_machine
 from runner.config.schema import RunConfig
+from runner.engines.deepspeed.json_file import deepspeed_config
 from tests.conftest import ROOT
 
 
@@ -29,12 +30,12 @@ def test_no_auto_and_plain_numbers():
     made = config()
     made.optimizer.lr = 1e-5
     rendered = render.render(made, Path("/runs/a"), 100)
-    for name, text in rendered.files.items():
+    for name, text in rendered.items():
         if name != "config.yaml":  # fit and sweep keys have words of their own there
             assert "auto" not in text.replace("auto_cast", "")
-    assert json.loads(rendered.files["ds_config.json"])["optimizer"]["params"]["lr"] == 1e-5
-    assert yaml.safe_load(rendered.files["config.yaml"])["optimizer"]["lr"] == 1e-5
-    assert yaml.safe_load(rendered.files["accelerate.yaml"])["num_processes"] == 2
+    assert json.loads(rendered["ds_config.json"])["optimizer"]["params"]["lr"] == 1e-5
+    assert yaml.safe_load(rendered["config.yaml"])["optimizer"]["lr"] == 1e-5
+    assert yaml.safe_load(rendered["accelerate.yaml"])["num_processes"] == 2
 
 
 def test_a_cpu_run_sees_no_gpu():
@@ -46,7 +47,7 @@ def test_a_cpu_run_sees_no_gpu():
 def test_the_batch_triple_is_consistent():
     made = config()
     made.train.micro_batch_size, made.train.gradient_accumulation_steps = 5, 3
-    rendered = render.deepspeed_config(made, 100)
+    rendered = deepspeed_config(made, 100)
     assert (
         rendered["train_batch_size"],
         rendered["train_micro_batch_size_per_gpu"],
@@ -64,7 +65,7 @@ def test_deepspeeds_schedule_is_the_runners(warmup, total, name):
 
     made = config()
     made.scheduler.name, made.scheduler.warmup_steps, made.optimizer.lr = name, warmup, 3e-4
-    block = render.deepspeed_config(made, total)["scheduler"]
+    block = deepspeed_config(made, total)["scheduler"]
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=3e-4)
     schedule = getattr(schedules, block["type"])(optimizer, **block["params"])
     _start_at_first_index(schedule)
@@ -77,19 +78,19 @@ def test_ddp_has_no_deepspeed_file_and_its_own_precision():
     made = config(name="ddp")
     made.precision.name, made.zero.stage = "bf16", 0
     rendered = render.render(made, Path("/runs/a"), 100)
-    assert "ds_config.json" not in rendered.files
-    accelerate = yaml.safe_load(rendered.files["accelerate.yaml"])
+    assert "ds_config.json" not in rendered
+    accelerate = yaml.safe_load(rendered["accelerate.yaml"])
     assert (accelerate["distributed_type"], accelerate["mixed_precision"]) == ("MULTI_GPU", "bf16")
 
 
 def test_offload_stands_in_the_json():
     made = config(device="cuda")
     made.zero.stage, made.offload.optimizer, made.offload.params = 3, "cpu", "cpu"
-    zero = render.deepspeed_config(made, 10)["zero_optimization"]
+    zero = deepspeed_config(made, 10)["zero_optimization"]
     assert zero["offload_optimizer"] == {"device": "cpu", "pin_memory": True}
     assert zero["offload_param"] == {"device": "cpu", "pin_memory": True}
     assert zero["stage3_gather_16bit_weights_on_model_save"] is True
-    assert render.deepspeed_config(made, 10)["optimizer"]["params"]["torch_adam"] is False
+    assert deepspeed_config(made, 10)["optimizer"]["params"]["torch_adam"] is False
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_the_fused_kernel_is_asked_for_where_torch_steps_on_a_cpu(
     )
     assert not problems
     resolved.optimizer.owner = resolved.scheduler.owner = "deepspeed"
-    assert render.deepspeed_config(resolved, 10)["optimizer"]["params"].get("fused") is expected
+    assert deepspeed_config(resolved, 10)["optimizer"]["params"].get("fused") is expected
 
 
 def test_paths_with_blanks_survive_the_by_hand_command():

@@ -37,7 +37,7 @@ def _myself(**changes: object) -> dict[str, object]:
 
 def test_version_0_is_read_as_the_present_version(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path, json.loads((FIXTURES / "version_0.json").read_text())))
-    assert (run.run_id, run.status, run.method) == ("old-run", "completed", "ZeRO-3 + CPU offload")
+    assert (run.run_id, run.status, run.method) == ("old-run", "completed", "ZeRO-3 + CPU optimizer offload")
     assert (run.global_batch_size, run.micro_batch_size, run.gradient_accumulation_steps, run.world_size) == (
         16,
         4,

@@ -1,4 +1,4 @@
-"""Training state of one rank: what accelerate 1.15 (DDP) and DeepSpeed 0.19.8 (ZeRO 0–3) really allocate.
+"""Training state of one rank under DeepSpeed 0.19.8, ZeRO 0–3: what is really allocated.
 
 Sources, besides the installed code itself:
 
@@ -7,10 +7,9 @@ Sources, besides the installed code itself:
   (half weights, half gradients; fp32 copy, momentum, variance), section 5: dividing 12, then 14, then 16 of
   them by the number of ranks (stages 1, 2, 3).
 - The other rule of thumb, 20 bytes: fp32 gradients come on top for the optimizer step (2 + 2 + 4 + 4 + 8), as in
-  DeepSpeed's stage 0 in half precision; or fp32 weights, gradients and states (16) plus a bucket copy of the gradients
-  (4), as under DDP.
+  DeepSpeed's stage 0 in half precision.
 - deepspeed/runtime/zero/stage_1_and_2.py, stage3.py, engine.py, runtime/fp16/unfused_optimizer.py, and torch's
-  DistributedDataParallel and Adam; the lines they stand for are named at each item.
+  Adam; the lines they stand for are named at each item.
 
 Ψ below is the number of trainable elements, N the number of ranks, b the bytes of one weight.
 """
@@ -20,85 +19,112 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from runner.memory.architecture import ModelFacts
+from runner.memory.adam import ADAM_BYTES, adam_temporaries, gradient_moments
+from runner.memory.facts import ModelFacts
 from runner.memory.items import ALWAYS, Home, Item, Moment
-from runner.memory.workload import Workload
+from runner.memory.workload import BYTES_PER_ELEMENT, Precision, StateLayout, Workload
 
-ADAM_BYTES = 8
 STAGE_0_REDUCE_ELEMENTS = 500_000_000
-GRADIENT_MOMENTS: tuple[Moment, ...] = ("backward", "step")
 BACKWARD_MOMENTS: tuple[Moment, ...] = ("forward", "recompute", "backward")
+Place = Literal["none", "cpu", "nvme"]
 
 
-def state_items(workload: Workload, facts: ModelFacts, rank: int | None = None) -> list[Item]:
-    """Items of one rank (of the fullest with None) for parameters, gradients, optimizer states, master copy and
-    buckets.
-    """
-    if workload.launcher == "ddp":
-        return _ddp(workload, facts)
-    if workload.stage == 0:
-        return _stage_0(workload, facts)
-    if workload.stage == 3:
-        return _stage_3(workload, facts)
-    return _stage_1_and_2(workload, facts, rank)
+@dataclass(frozen=True)
+class Buckets:
+    """Communication settings, in elements, named as in DeepSpeed's JSON."""
+
+    reduce_bucket_size: int = 200_000_000
+    allgather_bucket_size: int = 200_000_000
+    overlap_comm: bool = True
+    contiguous_gradients: bool = True
+    sub_group_size: int = 1_000_000_000
+    stage3_prefetch_bucket_size: int = 50_000_000
+    stage3_param_persistence_threshold: int = 100_000
+    stage3_max_live_parameters: int = 1_000_000_000
+    stage3_max_reuse_distance: int = 1_000_000_000
 
 
-def adam_temporaries(workload: Workload, tensors: list[int]) -> int:
-    """Bytes torch's Adam allocates while it steps over tensors of these sizes (elements), one parameter group.
-
-    torch/optim/adam.py: the foreach form (default on CUDA) holds a square root of every second moment of the
-    group at once; the loop (default on CPU) holds two temporaries of one tensor; fused kernels hold nothing.
-    """
-    if workload.optimizer_kernel == "fused" or not tensors:
-        return 0
-    if workload.optimizer_kernel == "foreach" and workload.device == "cuda":
-        return 4 * sum(tensors)
-    return 2 * 4 * max(tensors)
+def zero_label(stage: object, optimizer: object, params: object) -> str:
+    """`ZeRO-2`, `ZeRO-2 + CPU optimizer offload`, `ZeRO-3 + NVMe offload`: the method's name wherever one is shown."""
+    places = {optimizer, params} - {"none", None}
+    if not places:
+        return f"ZeRO-{stage}"
+    target = "NVMe" if "nvme" in places else "CPU"
+    return f"ZeRO-{stage} + {target} " + ("offload" if params not in ("none", None) else "optimizer offload")
 
 
-def _gradient_moments(workload: Workload) -> tuple[Moment, ...]:
-    """Gradients outlive a forward pass when micro batches accumulate or when they are zeroed in place."""
-    kept = workload.gradient_accumulation_steps > 1 or workload.gradients_kept_between_steps
-    return ("forward", "recompute", *GRADIENT_MOMENTS) if kept else GRADIENT_MOMENTS
+@dataclass(frozen=True)
+class ZeroLayout(StateLayout):
+    """What a ZeRO stage partitions, and what is offloaded. A stage ignores offloads it does not know (as DeepSpeed does)."""
+
+    stage: int = 2
+    offload_optimizer: Place = "none"
+    offload_params: Place = "none"
+    buckets: Buckets = field(default_factory=Buckets)
+    zero3_init: bool = False
+
+    def __post_init__(self) -> None:
+        if self.stage == 0:
+            object.__setattr__(self, "offload_optimizer", "none")
+        if self.stage < 3:
+            object.__setattr__(self, "offload_params", "none")
+
+    @property
+    def label(self) -> str:
+        """The method's name."""
+        return zero_label(self.stage, self.offload_optimizer, self.offload_params)
+
+    def items(self, workload: Workload, facts: ModelFacts, rank: int | None) -> list[Item]:
+        """Items of one rank for parameters, gradients, optimizer states, master copy and buckets."""
+        if self.stage == 0:
+            return _stage_0(workload, facts)
+        return _stage_3(workload, facts) if self.stage == 3 else _stage_1_and_2(workload, facts, rank)
+
+    def weight_bytes(self, precision: Precision) -> int:
+        """DeepSpeed casts the weights themselves."""
+        return BYTES_PER_ELEMENT[precision]
+
+    @property
+    def differs_by_rank(self) -> bool:
+        """Stages 1 and 2 keep whole gradients of tensors on a partition's border."""
+        return self.stage in (1, 2)
+
+    @property
+    def loads_whole_model(self) -> bool:
+        """Not where parameters are partitioned while the model is built."""
+        return not (self.stage == 3 and self.zero3_init)
+
+    @property
+    def in_host_memory(self) -> Literal["", "optimizer", "all"]:
+        """What is offloaded."""
+        if self.offload_params != "none":
+            return "all"
+        return "optimizer" if self.offload_optimizer != "none" else ""
+
+    @property
+    def process_bytes(self) -> int:
+        """DeepSpeed's modules come on top."""
+        return 560 * 2**20
+
+    def described(self) -> dict[str, Any]:
+        """Settings for JSON output."""
+        return {
+            "launcher": "deepspeed",
+            "zero_stage": self.stage,
+            "offload_optimizer": self.offload_optimizer,
+            "offload_params": self.offload_params,
+            "buckets": vars(self.buckets),
+            "zero3_init": self.zero3_init,
+        }
 
 
-def _ddp(workload: Workload, facts: ModelFacts) -> list[Item]:
-    """fp32 weights, gradients and Adam states (16 bytes a parameter), plus DDP's buckets."""
-    size = 4 * facts.numel
-    groups = facts.groups(workload.weight_decay_groups)
-    items = [
-        Item("parameters", size + facts.buffer_bytes, "fp32 weights and buffers", ALWAYS),
-        Item("optimizer_states", 2 * size, "Adam: momentum and variance in fp32, 8 bytes a parameter"),
-        Item(
-            "temporary",
-            max(adam_temporaries(workload, group) for group in groups),
-            "Adam's intermediate results",
-            ("step",),
-        ),
-    ]
-    if workload.world_size > 1:
-        view = workload.gradient_as_bucket_view
-        why = (
-            "gradients live in DDP's buckets"
-            if view
-            else "DDP copies every gradient into buckets it keeps (gradient_as_bucket_view=False, accelerate's default)"
-        )
-        items.append(Item("communication_buckets", 0 if view else size, why))
-    moments = (
-        ALWAYS[1:] if workload.world_size > 1 and workload.gradient_as_bucket_view else _gradient_moments(workload)
-    )
-    items.append(Item("gradients", size, "fp32, 4 bytes a parameter", moments))
-    if workload.autocast:
-        items.append(
-            Item(
-                "temporary",
-                2 * facts.largest,
-                "half-precision gradient of the largest weight before it is cast to fp32",
-                ("backward",),
-            )
-        )
-    return items
+def zero_of(workload: Workload) -> ZeroLayout:
+    """The layout of a workload that DeepSpeed runs."""
+    assert isinstance(workload.layout, ZeroLayout)
+    return workload.layout
 
 
 def _stage_0(workload: Workload, facts: ModelFacts) -> list[Item]:
@@ -112,7 +138,7 @@ def _stage_0(workload: Workload, facts: ModelFacts) -> list[Item]:
     items = [
         Item("parameters", b * psi + facts.buffer_bytes, f"whole on every rank, {b} bytes each", ALWAYS),
         Item("optimizer_states", ADAM_BYTES * psi, "Adam: 8 bytes a parameter"),
-        Item("gradients", b * psi, f"whole on every rank, {b} bytes each", _gradient_moments(workload)),
+        Item("gradients", b * psi, f"whole on every rank, {b} bytes each", gradient_moments(workload)),
         Item(
             "temporary",
             max(adam_temporaries(workload, group) for group in groups),
@@ -180,7 +206,7 @@ def _stage_1_and_2(workload: Workload, facts: ModelFacts, rank: int | None) -> l
         Item("temporary", b * max(parts) * world, "a parameter group and its flat copy exist at once", ("setup",)),
         *_reduce_buckets(workload, psi),
     ]
-    if workload.offload_optimizer != "none":
+    if zero_of(workload).offload_optimizer != "none":
         return items + _offloaded_1_and_2(workload, facts, own, gradients)
     doubled = 2 if workload.gradient_accumulation_steps > 1 else 1
     items += [
@@ -190,7 +216,7 @@ def _stage_1_and_2(workload: Workload, facts: ModelFacts, rank: int | None) -> l
             "gradients",
             gradients,
             f"whole tensors that touch this rank's 1/{world}, {b} bytes an element",
-            _gradient_moments(workload),
+            gradient_moments(workload),
         ),
         Item(
             "temporary",
@@ -208,7 +234,7 @@ def _stage_1_and_2(workload: Workload, facts: ModelFacts, rank: int | None) -> l
                 ("backward",),
             )
         )
-    if workload.stage == 1 and (doubled > 1 or not workload.buckets.overlap_comm):
+    if zero_of(workload).stage == 1 and (doubled > 1 or not zero_of(workload).buckets.overlap_comm):
         items.append(
             Item(
                 "temporary",
@@ -253,8 +279,10 @@ def _reduce_buckets(workload: Workload, psi: int) -> list[Item]:
     setup_buckets: reduce_bucket_size elements, twice with overlap_comm; allreduce_bucket flattens the
     slices of one bucket into a third copy.
     """
-    b, bucket = workload.weight_bytes, workload.buckets.reduce_bucket_size
-    count = (2 if workload.buckets.overlap_comm else 1) if workload.buckets.contiguous_gradients else 0
+    b, bucket = workload.weight_bytes, zero_of(workload).buckets.reduce_bucket_size
+    count = (
+        (2 if zero_of(workload).buckets.overlap_comm else 1) if zero_of(workload).buckets.contiguous_gradients else 0
+    )
     reserved, flat = count * bucket, min(bucket, psi)
     why = f"{count} × reduce_bucket_size elements of {b} bytes"
     if workload.device == "cpu" and reserved > psi:
@@ -272,8 +300,8 @@ def _stage_3(workload: Workload, facts: ModelFacts) -> list[Item]:
     b, world = workload.weight_bytes, workload.world_size
     sizes = [fact.numel for fact in facts.parameters]
     own = sum(math.ceil(numel / world) for numel in sizes)
-    whole = sum(numel for numel in sizes if numel <= workload.buckets.stage3_param_persistence_threshold)
-    place: Home = "host" if workload.offload_params != "none" else "device"
+    whole = sum(numel for numel in sizes if numel <= zero_of(workload).buckets.stage3_param_persistence_threshold)
+    place: Home = "host" if zero_of(workload).offload_params != "none" else "device"
     items = [
         Item("parameters", b * own, f"this rank's 1/{world} of every tensor, {b} bytes each", ALWAYS, place),
         Item(
@@ -286,7 +314,7 @@ def _stage_3(workload: Workload, facts: ModelFacts) -> list[Item]:
         *_stage_3_buckets(workload, facts.numel),
         *_stage_3_optimizer(workload, facts, own),
     ]
-    if not workload.zero3_init:
+    if not zero_of(workload).zero3_init:
         unsharded = b * (facts.numel - whole)
         items.append(
             Item(
@@ -298,7 +326,7 @@ def _stage_3(workload: Workload, facts: ModelFacts) -> list[Item]:
         )
     return [
         _on_disk(item)
-        if workload.offload_params == "nvme" and item.place == "host" and item.category == "parameters"
+        if zero_of(workload).offload_params == "nvme" and item.place == "host" and item.category == "parameters"
         else item
         for item in items
     ]
@@ -312,12 +340,12 @@ def _gathered(workload: Workload, facts: ModelFacts, whole: int) -> list[Item]:
     before the end is reused after 2 x elements (3 x when layers are recomputed), so half (a third) of the
     distance is held; stage3_max_live_parameters bounds prefetching only. Gathering needs the flat buffer and its copy.
     """
-    b, buckets = workload.weight_bytes, workload.buckets
+    b, buckets = workload.weight_bytes, zero_of(workload).buckets
     rest = facts.numel - whole
     passes = 3 if workload.gradient_checkpointing else 2
     held = min(rest, max(facts.largest, buckets.stage3_max_reuse_distance // passes))
     ahead = min(rest, max(facts.largest, buckets.stage3_prefetch_bucket_size))
-    if workload.world_size == 1 and workload.offload_params == "none":
+    if workload.world_size == 1 and zero_of(workload).offload_params == "none":
         return []
     return [
         Item(
@@ -332,8 +360,8 @@ def _gathered(workload: Workload, facts: ModelFacts, whole: int) -> list[Item]:
 
 def _stage_3_buckets(workload: Workload, psi: int) -> list[Item]:
     """stage3.py: one bucket for the whole run; reduce_scatter_coalesced concatenates its slices into a copy."""
-    b, bucket = workload.weight_bytes, workload.buckets.reduce_bucket_size
-    reserved = bucket if workload.buckets.contiguous_gradients else 0
+    b, bucket = workload.weight_bytes, zero_of(workload).buckets.reduce_bucket_size
+    reserved = bucket if zero_of(workload).buckets.contiguous_gradients else 0
     why = f"reduce_bucket_size elements of {b} bytes, held all the time"
     if workload.device == "cpu" and reserved > psi:
         reserved, why = psi, why + "; on a CPU only the pages that gradients are written to exist"
@@ -355,7 +383,7 @@ def _stage_3_optimizer(workload: Workload, facts: ModelFacts, own: int) -> list[
     master copy is a clone in fp32 runs too. Gradients sit in one flat buffer from the start.
     """
     b = workload.weight_bytes
-    place: Home = "device" if workload.offload_optimizer == "none" else "host"
+    place: Home = "device" if zero_of(workload).offload_optimizer == "none" else "host"
     items = [
         Item("master_weights", 4 * own, "fp32 clone of the partitions, also when the weights are fp32", ALWAYS, place),
         Item("optimizer_states", ADAM_BYTES * own, "Adam: 8 bytes a parameter of the partitions", place=place),
@@ -374,7 +402,7 @@ def _stage_3_optimizer(workload: Workload, facts: ModelFacts, own: int) -> list[
             ),
         ]
     items.append(Item("gradients", 4 * own, "fp32 gradients for the optimizer in host memory", ALWAYS, "host"))
-    if workload.offload_optimizer != "nvme":
+    if zero_of(workload).offload_optimizer != "nvme":
         return items
     swapped = [_on_disk(item) if item.category != "gradients" or item.bytes == 4 * own else item for item in items]
     buffers = 4 * group * 4
@@ -397,7 +425,7 @@ def _sub_groups(workload: Workload, facts: ModelFacts) -> list[int]:
         size = 0
         for numel in group:
             size += math.ceil(numel / workload.world_size)
-            if size >= workload.buckets.sub_group_size:
+            if size >= zero_of(workload).buckets.sub_group_size:
                 found.append(size)
                 size = 0
         found.append(size)

@@ -8,14 +8,15 @@ import tempfile
 from pathlib import Path
 
 from runner.config.schema import RunConfig
+from runner.engines.deepspeed.config import offload_section, on_nvme
 from runner.errors import Problem
-from runner.memory.model_size import in_words, parameter_count, swap_bytes
+from runner.memory.model_size import in_words, parameter_count
 
 
 def check_nvme(config: RunConfig) -> list[Problem]:
     """Problems of `offload.nvme_path` on this machine; a missing value is a contradiction, found elsewhere."""
-    path = config.offload.nvme_path
-    if "nvme" not in (config.offload.optimizer, config.offload.params) or not path:
+    path = offload_section(config).nvme_path
+    if not on_nvme(config) or not path:
         return []
     folder = Path(path).expanduser()
     if not folder.is_dir():
@@ -61,7 +62,7 @@ def _not_writable(folder: Path) -> str | None:
 
 def _room(config: RunConfig, folder: Path) -> list[Problem]:
     problems = []
-    if config.offload.params == "nvme" and config.precision.name == "fp32":
+    if offload_section(config).params == "nvme" and config.precision.name == "fp32":
         problems.append(
             Problem(
                 "precision",
@@ -71,8 +72,8 @@ def _room(config: RunConfig, folder: Path) -> list[Problem]:
                 "warning",
             )
         )
-    if config.offload.optimizer == "nvme" and config.mode == "train":
-        why = "an interrupted run cannot be resumed: DeepSpeed restores an optimizer on NVMe silently wrong"
+    if offload_section(config).optimizer == "nvme" and config.mode == "train":
+        why = "an interrupted run cannot be resumed: DeepSpeed restores an optimizer on NVMe wrongly, without a word"
         problems.append(Problem("offload.optimizer", "nvme", why, "where that matters use offload=cpu", "warning"))
     count, free = parameter_count(config.model), shutil.disk_usage(folder).free
     if count is None:
@@ -96,3 +97,10 @@ def _room(config: RunConfig, folder: Path) -> list[Problem]:
             )
         )
     return problems
+
+
+def swap_bytes(config: RunConfig, parameters: int) -> int:
+    """Bytes on disk over all ranks of this machine: 12 a parameter for the optimizer, 2 for the weights."""
+    optimizer = 12 if offload_section(config).optimizer == "nvme" else 0
+    weights = 2 if offload_section(config).params == "nvme" else 0
+    return parameters * (optimizer + weights) // max(1, config.launcher.num_nodes)

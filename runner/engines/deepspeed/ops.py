@@ -24,14 +24,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner import machine, paths
-from runner.config import plan
 from runner.config.schema import RunConfig
-
-if TYPE_CHECKING:
-    from runner.launch.host_client import Host
+from runner.engines.base import BuildFailed, OpBuild
+from runner.engines.deepspeed.config import offload_section, on_cpu_adam
 
 LOCK = "lock"  # torch.utils.file_baton's
 OWN_LOCK = ".building"
@@ -67,16 +65,12 @@ OPS = {
 }
 
 
-class BuildFailed(RuntimeError):
-    """An op could not be built; the text says why."""
-
-
 def needed_ops(config: RunConfig, user_json: dict[str, Any] | None = None) -> list[str]:
     """Ops that the ranks of a run will load."""
-    if config.launcher.name != "deepspeed" or config.mode != "train":
+    if config.mode != "train":
         return []
-    targets = (config.offload.optimizer, config.offload.params)
-    needed = ["cpu_adam"] if plan.on_cpu_adam(config) else []
+    targets = (offload_section(config).optimizer, offload_section(config).params)
+    needed = ["cpu_adam"] if on_cpu_adam(config) else []
     if not needed and config.launcher.device == "cuda" and _asks_for_fused_adam(user_json):
         needed = ["fused_adam"]
     return needed + (["async_io"] if "nvme" in targets else [])
@@ -142,21 +136,12 @@ def _stamp(program: str) -> str:
     return "" if found is None else f"{os.path.realpath(found)} {os.stat(found).st_mtime_ns}"
 
 
-@dataclass
 class OpBuilder:
-    """Builds what a run needs before its ranks start.
+    """Builds what a run needs before its ranks start."""
 
-    Attributes:
-        watch: called while something is waited for; may raise.
-        say: prints a line for the user.
-    """
-
-    config: RunConfig
-    host: Host
-    run_dir: Path
-    environment: dict[str, str]
-    watch: Callable[[], None]
-    say: Callable[[str], None]
+    def __init__(self, config: RunConfig, around: OpBuild) -> None:
+        self.config, self.host, self.run_dir, self.environment = config, around.host, around.run_dir, around.environment
+        self.watch, self.say = around.watch, around.say
 
     def build(self, needed: list[str]) -> dict[str, float]:
         """Build what is not built yet; returns seconds by op. Two runners never build at once in one folder.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.schema import RunConfig
+from runner.engines.deepspeed.config import offload_section
 
 
 def swap_folder(nvme_path: str, run_dir: Path) -> Path:
@@ -36,10 +37,11 @@ def into_own_folder(content: dict[str, Any], run_dir: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def swap_files(config: RunConfig, run_dir: Path) -> Iterator[None]:
     """Make the run's swap folder, and remove it with everything in it, however the run ends."""
-    if config.offload.nvme_path is None:
+    path = offload_section(config).nvme_path
+    if path is None:
         yield
         return
-    folder = swap_folder(config.offload.nvme_path, run_dir)
+    folder = swap_folder(path, run_dir)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         yield

@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import IO
 
 from runner.checkpoint.folders import Checkpoint, universal_folder
+from runner.engines.base import ConversionStopped
 from runner.errors import Problem, RequestError
 from runner.launch.process_signals import die_with_parent
 
 POLL_SECONDS = 0.1
 FILES = "deepspeed"  # DeepSpeed's files inside a checkpoint
-
-
-class ConversionStopped(Exception):
-    """Asked to end before the checkpoint was converted; nothing of the run was changed."""
 
 
 def convert(checkpoint: Checkpoint, log: Path, stop_asked: Callable[[], bool]) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 from runner.config import plan
 from runner.config.resolve import resolve_machine
 from runner.config.schema import RunConfig
+from runner.engines.deepspeed.config import offload_section, zero_section
 from runner.engines.deepspeed.user_json import blocks
 from runner.engines.deepspeed.user_json.known import AUTO
 from runner.engines.deepspeed.user_json.other_blocks import check_other_blocks
@@ -70,7 +71,7 @@ def adopt(config: RunConfig, explicit: frozenset[str]) -> tuple[dict[str, Any] |
     Raises:
         RequestError: when the file cannot be read.
     """
-    if config.launcher.config_file is None or config.launcher.name != "deepspeed":
+    if config.launcher.config_file is None:
         return None, []
     content, problems = checked_values(read(Path(config.launcher.config_file).expanduser()))
     taking = _Taking(config, content, explicit, problems)
@@ -108,12 +109,12 @@ class _Taking:
             value = get(self.content, path)
             if value is None or value == AUTO:
                 continue
-            if self.config.zero.stage in _READ_BY.get(path.rpartition(".")[2], (0, 1, 2, 3)):
+            if zero_section(self.config).stage in _READ_BY.get(path.rpartition(".")[2], (0, 1, 2, 3)):
                 self.take(path, key, value)
             else:
                 idle.append(path)
         if idle:
-            why = f"at ZeRO stage {self.config.zero.stage} these have no effect (in {self.config.launcher.config_file})"
+            why = f"at ZeRO stage {zero_section(self.config).stage} these have no effect (in {self.config.launcher.config_file})"
             self.problems.append(Problem(", ".join(idle), None, why, "", "notice"))
 
     def batch(self) -> None:
@@ -193,7 +194,7 @@ class _Taking:
             self.problems.append(Problem(path, value, why.partition(" [type=")[0].strip(), FIX))
             return
         if section == "offload" and name in ("optimizer", "params"):
-            self.config.offload.name = "launcher.config_file"
+            offload_section(self.config).name = "launcher.config_file"
 
     def precision(self) -> None:
         """The number format that `bf16.enabled` and `fp16.enabled` mean together."""
@@ -230,7 +231,7 @@ class _Taking:
     def gathering(self) -> None:
         """At stage 3 the final model is saved from gathered weights: a file that forbids it is overruled, and that is said."""
         path = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
-        if self.config.zero.stage == 3 and get(self.content, path) is False:
+        if zero_section(self.config).stage == 3 and get(self.content, path) is False:
             why = "the run sets it to true: without it DeepSpeed saves placeholders instead of weights"
             self.problems.append(Problem(path, "false", why, "", "notice"))
 
@@ -267,12 +268,12 @@ class _Taking:
         if resolved.precision.name == "fp16":
             self.stated(FP16)
         for block, key in _OFFLOAD:
-            place = getattr(resolved.offload, key)
+            place = getattr(offload_section(resolved), key)
             if place == "nvme":
                 self._of_both(f"zero_optimization.{block}.buffer_count", "offload.buffer_count")
             if place != "none" and resolved.launcher.device == "cuda":
                 self._of_both(f"zero_optimization.{block}.pin_memory", "offload.pin_memory")
-        if resolved.offload.optimizer != "none":
+        if offload_section(resolved).optimizer != "none":
             self._cpu_adam()
             resolved, _ = resolve_machine(self.config)
         if str(get(self.content, "optimizer.type")).lower() in {name.lower() for name in blocks.ADAM}:
@@ -326,7 +327,7 @@ def fixed_batch(config: RunConfig, with_accumulation: bool) -> list[Problem]:
         config: as composed.
         with_accumulation: whether gradient accumulation is set by the search, too.
     """
-    if config.launcher.config_file is None or config.launcher.name != "deepspeed":
+    if config.launcher.config_file is None:
         return []
     content = read(Path(config.launcher.config_file).expanduser())
     keys = [

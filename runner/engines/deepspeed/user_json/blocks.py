@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from runner.config.schema import RunConfig
+from runner.engines.deepspeed.config import offload_section
 from runner.engines.deepspeed.user_json.known import AUTO, OPTIMIZER_PARAMS, WARMUP_PARAMS
 from runner.engines.deepspeed.user_json.reading import FIX, as_written, get, unknown_key
 from runner.errors import Problem, nearest
@@ -54,11 +55,11 @@ def adam_class(content: dict[str, Any], config: RunConfig) -> str:
             "torch AdamW"
             if torch_adam
             else "DeepSpeedCPUAdam"
-            if config.offload.optimizer != "none"
+            if offload_section(config).optimizer != "none"
             else "DeepSpeed FusedAdam"
         )
-    if config.offload.optimizer != "none":
-        return "DeepSpeedCPUAdam" if config.offload.force_cpu_adam else "torch AdamW"
+    if offload_section(config).optimizer != "none":
+        return "DeepSpeedCPUAdam" if offload_section(config).force_cpu_adam else "torch AdamW"
     # On a CPU DeepSpeed would compile its fused Adam first, for a minute, to compute the same.
     return "torch AdamW" if config.launcher.device == "cpu" or config.optimizer.fused is True else "DeepSpeed FusedAdam"
 

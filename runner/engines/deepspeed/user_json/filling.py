@@ -7,8 +7,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from runner import render
 from runner.config.schema import RunConfig
+from runner.engines.deepspeed.config import zero_section
+from runner.engines.deepspeed.json_file import deepspeed_config
 from runner.engines.deepspeed.user_json.blocks import shift
 from runner.engines.deepspeed.user_json.known import AUTO
 from runner.errors import Problem, RequestError
@@ -20,7 +21,7 @@ def fill(content: dict[str, Any], config: RunConfig, total_steps: int | None) ->
     Raises:
         RequestError: naming every `auto` that nothing can fill.
     """
-    own = render.deepspeed_config(config, total_steps)
+    own = deepspeed_config(config, total_steps)
     filled = copy.deepcopy(content)
     for name in ("optimizer", "scheduler"):
         if name not in filled:
@@ -38,7 +39,7 @@ def fill(content: dict[str, Any], config: RunConfig, total_steps: int | None) ->
             ]
         )
     filled["train_batch_size"] = own["train_batch_size"]
-    if config.zero.stage == 3:
+    if zero_section(config).stage == 3:
         filled["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True
     return filled
 

@@ -1,0 +1,156 @@
+"""Which of DeepSpeed's choices hold together, and when its keys matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from runner.config.schema import RunConfig
+from runner.engines.base import Rule
+from runner.engines.deepspeed.config import offload_section, on_cpu_adam, on_nvme, zero_section
+from runner.errors import Problem
+
+NAME = "deepspeed"
+
+
+def choice_problems(config: RunConfig) -> list[Problem]:
+    """Choices that exclude each other in a run under DeepSpeed."""
+    return [*_offload(config), *_fused(config), *_unscaled(config)]
+
+
+def _offload(config: RunConfig) -> list[Problem]:
+    offload, stage = offload_section(config), zero_section(config).stage
+    if offload.params != "none" and stage != 3:
+        why = f"parameters can be offloaded at ZeRO 3 only, this is ZeRO {stage} (DeepSpeed would ignore it silently)"
+        return [Problem("offload", offload.name, why, "use zero_stage=3, or offload=optimizer_cpu")]
+    if offload.optimizer != "none" and stage == 0:
+        why = "there is nothing to offload at ZeRO 0 (DeepSpeed would ignore it silently)"
+        return [Problem("offload", offload.name, why, "use zero_stage=2")]
+    if offload.optimizer == "nvme" and stage != 3:
+        why = (
+            f"optimizer states go to NVMe at ZeRO 3 only, this is ZeRO {stage} "
+            "(DeepSpeed would keep them in memory silently)"
+        )
+        return [Problem("offload", offload.name, why, "use zero_stage=3, or offload=optimizer_cpu")]
+    return []
+
+
+def missing_folder(config: RunConfig) -> list[Problem]:
+    """NVMe offload without a folder."""
+    if not on_nvme(config) or offload_section(config).nvme_path:
+        return []
+    fix = "add nvme_path to launcher.config_file" if config.launcher.config_file else "add offload.nvme_path=DIR"
+    return [Problem("offload.nvme_path", None, "NVMe offload needs a folder on a fast local disk", fix)]
+
+
+def _fused(config: RunConfig) -> list[Problem]:
+    if config.optimizer.fused is not True or not on_cpu_adam(config):
+        return []
+    why = "this has no effect: DeepSpeed's CPU Adam takes the offloaded optimizer's place"
+    return [Problem("optimizer.fused", True, why, "leave it out, or add offload.force_cpu_adam=false")]
+
+
+def _unscaled(config: RunConfig) -> list[Problem]:
+    """DeepSpeed's backward scales the loss for ZeRO's optimizers only; its fp16 optimizer of stage 0 always unscales."""
+    if config.precision.name != "fp16" or zero_section(config).stage:
+        return []
+    why = (
+        "DeepSpeed 0.19 trains wrongly in fp16 at ZeRO 0: gradients are divided by a loss scale that the loss was "
+        "never multiplied with"
+    )
+    return [Problem("zero_stage", 0, why, "use zero_stage=1, launcher=ddp, or precision=bf16 (fp32 on older GPUs)")]
+
+
+def unused_choices(config: RunConfig) -> list[Problem]:
+    """Stage and offload in a run of another engine."""
+    offload, stage, other = offload_section(config), zero_section(config).stage, config.launcher.name
+    problems = []
+    if stage:
+        why = f"launcher={other} does not partition anything by ZeRO stages"
+        fix = f"use launcher={NAME} zero_stage={stage}, or leave zero_stage out"
+        problems.append(Problem("zero_stage", stage, why, fix))
+    if offload.name != "none":
+        why = f"launcher={other} does not offload anything this way"
+        fix = f"use launcher={NAME} zero_stage=3 offload={offload.name}, or leave offload out"
+        problems.append(Problem("offload", offload.name, why, fix))
+    return problems
+
+
+def owner_problems(config: RunConfig, total_steps_known: bool) -> list[Problem]:
+    """Replace `owner=auto` in place; refuse what DeepSpeed cannot do as an owner."""
+    optimizer, scheduler = config.optimizer, config.scheduler
+    if optimizer.owner == "auto":
+        optimizer.owner = "deepspeed"
+    reason = _why_not_schedule(config, total_steps_known)
+    if scheduler.owner == "auto":
+        scheduler.owner = "client" if reason else "deepspeed"
+    elif scheduler.owner == "deepspeed" and reason:
+        own_file = "remove the scheduler block from launcher.config_file: the client owns it then"
+        fix = own_file if config.launcher.config_file else "use scheduler.owner=client"
+        return [Problem("scheduler.owner", "deepspeed", reason, fix)]
+    return []
+
+
+def _why_not_schedule(config: RunConfig, total_steps_known: bool) -> str | None:
+    """Why DeepSpeed cannot own the schedule, if so."""
+    if config.scheduler.name == "cosine":
+        return "DeepSpeed's cosine is another curve than scheduler=cosine"
+    if config.scheduler.warmup_steps == 1:
+        return "DeepSpeed raises a warm-up of 1 step to 2 (0, or 2 and more, are exact)"
+    if config.scheduler.name == "linear" and not total_steps_known:
+        return "the number of optimizer steps is not known before the data is read (train.max_steps would give it)"
+    return None
+
+
+def _chosen(config: RunConfig) -> bool:
+    return config.launcher.name == NAME
+
+
+def _stage(*stages: int) -> Callable[[RunConfig], bool]:
+    return lambda config: _chosen(config) and zero_section(config).stage in stages
+
+
+_STAGE3 = (
+    "zero.sub_group_size",
+    "zero.stage3_prefetch_bucket_size",
+    "zero.stage3_param_persistence_threshold",
+    "zero.stage3_max_live_parameters",
+    "zero.stage3_max_reuse_distance",
+    "zero.partition_at_load",
+)
+_ANY_STAGE = ("zero.reduce_bucket_size", "zero.overlap_comm", "zero.contiguous_gradients")
+_STAGE2_FIX = f"add launcher={NAME} zero_stage=2 or leave it out"
+RULES = (
+    Rule(_ANY_STAGE, _stage(1, 2, 3), "only ZeRO 1, 2 and 3 read it", _STAGE2_FIX),
+    Rule(("zero.allgather_bucket_size",), _stage(1, 2), "only ZeRO 1 and 2 read it", _STAGE2_FIX),
+    Rule(_STAGE3, _stage(3), "only ZeRO 3 reads it", f"add launcher={NAME} zero_stage=3 or leave it out"),
+    Rule(
+        ("precision.loss_scale", "precision.hysteresis", "precision.min_loss_scale"),
+        lambda config: config.precision.name != "fp16" or _chosen(config),
+        "torch's loss scaler, which the other launchers use, has no such number",
+        f"add launcher={NAME} or leave it out",
+    ),
+    Rule(
+        ("offload.nvme_path", "offload.buffer_count"),
+        on_nvme,
+        "only NVMe offload reads it",
+        "add zero_stage=3 offload=nvme or leave it out",
+    ),
+    Rule(
+        ("offload.pin_memory",),
+        lambda config: offload_section(config).name != "none" and config.launcher.device == "cuda",
+        "only offload from a GPU pins memory",
+        "add offload=cpu or leave it out",
+    ),
+    Rule(
+        ("offload.force_cpu_adam",),
+        lambda config: offload_section(config).optimizer != "none",
+        "only an offloaded optimizer reads it",
+        "add offload=optimizer_cpu or leave it out",
+    ),
+    Rule(
+        ("launcher.config_file",),
+        _chosen,
+        f"a DeepSpeed JSON is read by launcher={NAME} only",
+        f"add launcher={NAME} or leave it out",
+    ),
+)
