@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import paths
 from runner.config.catalogue import BUNDLED_TOKENIZER
@@ -13,6 +13,9 @@ from runner.config.schema import ModelConfig, RunConfig
 from runner.config.sequence_limits import position_limit
 from runner.engines import engine_of
 from runner.recipe import Recipe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 class AssetError(RuntimeError):
@@ -31,13 +34,13 @@ def tokenizer_source(model: ModelConfig) -> str | None:
     return model.tokenizer or model_source(model)
 
 
-def build_tokenizer(config: RunConfig) -> Any:
+def build_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
     """The run's tokenizer; one without a padding token (GPT-2) pads with its end-of-text token."""
     from transformers import AutoTokenizer
 
     source = tokenizer_source(config.model)
     assert source is not None, "checked before the run"
-    tokenizer = AutoTokenizer.from_pretrained(
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
         source, revision=_revision(config.model, source), trust_remote_code=config.model.trust_remote_code
     )
     if tokenizer.pad_token is None:
@@ -64,7 +67,7 @@ def architecture(config: RunConfig, overrides: dict[str, Any]) -> Any:
     )
 
 
-def build_model(recipe: Recipe, tokenizer: Any = None) -> tuple[Any, list[str]]:
+def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None = None) -> tuple[PreTrainedModel, list[str]]:
     """The whole model with fp32 weights on the CPU, and notes on weights that were not loaded.
 
     The seed is set first, so that new weights are equal on every rank and for every launcher. It is built

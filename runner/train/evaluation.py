@@ -11,10 +11,10 @@ import torch
 
 from runner import rundir
 from runner.data.prepared import PreparedSplit
-from runner.rundir.heartbeat import Heartbeat
+from runner.recipe import Recipe
 from runner.rundir.record import write_atomically
 from runner.train.batching import MicroBatch, evaluation_batches
-from runner.train.ranks import gather_objects
+from runner.train.context import RankContext
 
 
 @dataclass
@@ -32,67 +32,70 @@ class Evaluation:
     scored: int
 
 
-def evaluate(run: Any, split: PreparedSplit, name: str, heartbeat: Heartbeat) -> Evaluation | None:
+def evaluate(context: RankContext, name: str) -> Evaluation | None:
     """Predict every row, bring the predictions to rank 0 in file order, score them there.
 
     Per batch only the predictions are kept, on the CPU: memory does not grow with logits.
 
     Args:
-        run: the rank's `RankRun` (recipe, tokenizer, accelerator, model).
-        name: the split's name; predictions go to predictions/NAME.jsonl.
+        name: of an evaluated split; predictions go to predictions/NAME.jsonl.
 
     Returns:
         None, on every rank, where the run was asked to stop before all was predicted.
     """
-    accelerator, config = run.accelerator, run.config
-    batches = evaluation_batches(
-        split.lengths, config.train.eval_micro_batch_size, accelerator.process_index, accelerator.num_processes
-    )
-    model = run.prepared.model
+    place, split = context.place, context.task.evaluated[name]
+    batches = _batches(context, split)
+    model = context.prepared.model
     model.eval()
     own: list[tuple[int, Any]] = []
     stopped = False
     with torch.no_grad():
         for index, batch in enumerate(batches):
-            stopped = rundir.evaluation_stopped(run.run_dir, index, accelerator.is_main_process)
+            stopped = rundir.evaluation_stopped(context.output.folder, index, place.is_main)
             if stopped:
                 break
-            heartbeat.beat(phase=f"evaluating {name}", done=index, of=len(batches))
-            predicted = _predict(run, split, batch)
+            context.output.heartbeat.beat(phase=f"evaluating {name}", done=index, of=len(batches))
+            predicted = _predict(context, split, batch)
             if batch.counted:
                 own += zip(batch.rows, predicted, strict=True)
     model.train()
-    if any(gather_objects(accelerator, stopped)):
+    if any(place.gather(stopped)):
         return None
-    everyone = gather_objects(accelerator, own)
-    result = _score(run, split, name, everyone) if accelerator.is_main_process else None
-    return next(item for item in gather_objects(accelerator, result) if item is not None)
+    everyone = place.gather(own if place.speaks_for_replica else [])
+    result = _score(context, split, name, everyone) if place.is_main else None
+    return place.from_main(result)
 
 
-def _predict(run: Any, split: PreparedSplit, batch: MicroBatch) -> list[Any]:
+def _batches(context: RankContext, split: PreparedSplit) -> list[MicroBatch]:
+    place = context.place
+    return evaluation_batches(
+        split.lengths,
+        context.config.train.eval_micro_batch_size,
+        place.data_parallel_rank,
+        place.data_parallel_size,
+    )
+
+
+def _predict(context: RankContext, split: PreparedSplit, batch: MicroBatch) -> list[Any]:
     """Predictions of one micro batch."""
-    config = run.config
-    synced = config.launcher.name == "deepspeed" and config.zero.stage == 3 and run.accelerator.num_processes > 1
-    tensors = run.to_device(run.recipe.collate(split.rows(batch.rows), run.tokenizer))
-    predictions: list[Any] = run.recipe.predict(run.prepared.model, tensors, run.tokenizer, synced)
-    return predictions
+    task = context.task
+    collated = task.collated(split, batch.rows)
+    tensors = {name: tensor.to(context.place.device) for name, tensor in collated.items()}
+    synced = context.engine.forward_is_collective
+    return task.recipe.predict(context.prepared.model, tensors, task.tokenizer, synced)
 
 
-def try_longest_batch(run: Any, split: PreparedSplit, name: str) -> None:
+def try_longest_batch(context: RankContext, name: str) -> None:
     """Predict the batch that needs most memory and forget the result: what cannot be evaluated fails now, not after
     hours.
     """
-    batch = evaluation_batches(
-        split.lengths,
-        run.config.train.eval_micro_batch_size,
-        run.accelerator.process_index,
-        run.accelerator.num_processes,
-    )[0]
-    run.heartbeat.beat(phase=f"trying to evaluate {name}")
-    run.prepared.model.eval()
+    split = context.task.evaluated[name]
+    batch = _batches(context, split)[0]
+    context.output.heartbeat.beat(phase=f"trying to evaluate {name}")
+    context.prepared.model.eval()
     with torch.no_grad():
-        _predict(run, split, batch)
-    run.prepared.model.train()
+        _predict(context, split, batch)
+    context.prepared.model.train()
     print(
         f"tried the longest evaluation batch of {name}: {len(batch.rows)} rows of up to "
         f"{int(split.lengths[batch.rows].max())} tokens",
@@ -100,7 +103,8 @@ def try_longest_batch(run: Any, split: PreparedSplit, name: str) -> None:
     )
 
 
-def _score(run: Any, split: PreparedSplit, name: str, everyone: list[list[tuple[int, Any]]]) -> Evaluation:
+def _score(context: RankContext, split: PreparedSplit, name: str, everyone: list[list[tuple[int, Any]]]) -> Evaluation:
+    recipe = context.task.recipe
     by_row = dict(pair for own in everyone for pair in own)
     if len(by_row) != len(split) or sum(map(len, everyone)) != len(split):
         raise RuntimeError(
@@ -113,11 +117,11 @@ def _score(run: Any, split: PreparedSplit, name: str, everyone: list[list[tuple[
         if references
         else [(p, None) for p in predictions]
     )
-    metrics = run.recipe.score([p for p, _ in pairs], [r for _, r in pairs]) if pairs else {}
+    metrics = recipe.score([p for p, _ in pairs], [r for _, r in pairs]) if pairs else {}
     _write_predictions(
-        run.run_dir / "predictions" / f"{name}.jsonl",
-        run.recipe.samples(predictions),
-        _readable(run.recipe, references),
+        context.output.folder / "predictions" / f"{name}.jsonl",
+        recipe.samples(predictions),
+        _readable(recipe, references),
         split.column("text"),
     )
     return Evaluation(
@@ -125,7 +129,7 @@ def _score(run: Any, split: PreparedSplit, name: str, everyone: list[list[tuple[
     )
 
 
-def _readable(recipe: Any, references: list[Any]) -> list[Any]:
+def _readable(recipe: Recipe, references: list[Any]) -> list[Any]:
     """Class ids as the names that predictions are written with; other references as they are."""
     if recipe.label_column is None:
         return references

@@ -13,10 +13,14 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from runner.rundir import restart_count
+
+if TYPE_CHECKING:
+    import torch
 
 VARIABLE = "RUNNER_FAULT"
 SLEEP_SECONDS = 0.2
@@ -60,7 +64,7 @@ class Faults:
         asked = parse_faults(os.environ.get(VARIABLE, "")) if restart_count() == 0 else []
         self._faults = [fault for fault in asked if fault.rank in (None, rank)]
         self.step = 0  # optimizer step under way
-        self.model: Any = None
+        self.first_parameter: Callable[[], torch.Tensor] | None = None  # this rank's part of it; set once there is one
 
     def __call__(self, phase: str) -> None:
         """Strike where a fault names this phase and the present step."""
@@ -78,7 +82,7 @@ class Faults:
         elif fault.kind == "full":
             resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_AT_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         elif fault.kind == "nan":
-            _poison(self.model)
+            self._poison()
         elif fault.kind == "oom":
             import torch
 
@@ -86,10 +90,9 @@ class Faults:
         else:
             raise InjectedFault(f"injected in {fault.phase} of step {self.step}")
 
+    def _poison(self) -> None:
+        import torch
 
-def _poison(model: Any) -> None:
-    import torch
-
-    parameter = next(model.parameters())
-    with torch.no_grad():
-        getattr(parameter, "ds_tensor", parameter).fill_(float("nan"))
+        assert self.first_parameter is not None, "there is no model yet"
+        with torch.no_grad():
+            self.first_parameter().fill_(float("nan"))

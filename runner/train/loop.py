@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,14 +17,12 @@ from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader
 
 from runner.config import plan
-from runner.rundir.heartbeat import Heartbeat
+from runner.data.prepared import PreparedSplit
+from runner.engines.rank import GradientNorm
+from runner.recipe import Batch
 from runner.train.batching import MicroBatch, deal, epoch_order, order_hash
-from runner.train.progress import MetricsLog
-from runner.train.ranks import sum_over_ranks
-
-
-class TrainingDiverged(RuntimeError):
-    """Too many losses in a row were not finite."""
+from runner.train.context import RankContext, Task
+from runner.train.ranks import RankPlace
 
 
 @dataclass
@@ -43,7 +41,7 @@ class LoopState:
     epoch: int = 0
     window: int = 0
     step: int = 0
-    loss_sum: Any = 0.0
+    loss_sum: float | torch.Tensor = 0.0
     loss_steps: int = 0
     nonfinite: int = 0
     samples_seen: int = 0
@@ -65,17 +63,40 @@ class Window:
     tokens: int
 
 
-def plan_epoch(run: Any, epoch: int) -> list[Window]:
+@dataclass
+class StepResult:
+    """One optimizer step, done.
+
+    Attributes:
+        loss: this rank's part of the step's mean loss, on the device.
+        learning_rate: the one it used.
+    """
+
+    window: Window
+    loss: torch.Tensor
+    grad_norm: GradientNorm
+    learning_rate: float
+    seconds: float
+
+
+class StepObserver(Protocol):
+    """What happens around optimizer steps."""
+
+    def should_stop(self, step: int) -> bool:
+        """Whether the run was asked to end before optimizer step `step` + 1; the same answer on every rank."""
+
+    def after_step(self, state: LoopState, result: StepResult) -> None:
+        """Called after every optimizer step, with the position behind it."""
+
+
+def plan_epoch(context: RankContext, epoch: int) -> list[Window]:
     """This rank's windows of an epoch, in order."""
-    train, world = run.train_split, run.accelerator.num_processes
+    train, config = context.task.training_split, context.config
     # Ordered by whole optimizer steps, then cut: the rows of a step depend neither on how it is accumulated nor on the
     # ranks.
-    steps = epoch_order(train.lengths, run.config.train.seed, epoch, plan.global_batch_size(run.config), _batching(run))
-    return [_window(run, _passes(step, run.config.train.micro_batch_size * world), world) for step in steps]
-
-
-def _batching(run: Any) -> str:
-    return "longest_first" if run.trial else run.config.train.batching
+    steps = epoch_order(train.lengths, config.train.seed, epoch, plan.global_batch_size(config), context.batching)
+    per_pass = config.train.micro_batch_size * context.place.data_parallel_size
+    return [_window(context, _passes(step, per_pass)) for step in steps]
 
 
 def _passes(rows: np.ndarray, per_pass: int) -> list[np.ndarray]:
@@ -83,212 +104,114 @@ def _passes(rows: np.ndarray, per_pass: int) -> list[np.ndarray]:
     return [rows[start : start + per_pass] for start in range(0, len(rows), per_pass)]
 
 
-def _window(run: Any, group: list[np.ndarray], world: int) -> Window:
+def _window(context: RankContext, group: list[np.ndarray]) -> Window:
+    train, place = context.task.training_split, context.place
     rows = np.concatenate(group)
-    batches = [deal(step, world)[run.accelerator.process_index] for step in group]
-    items = int(run.train_split.items[rows].sum())
+    batches = [deal(step, place.data_parallel_size)[place.data_parallel_rank] for step in group]
+    items = int(train.items[rows].sum())
     return Window(
         batches=batches,
-        shares=[_items(run, batch) / items for batch in batches],
+        shares=[_items(train, batch) / items for batch in batches],
         samples=len(rows),
-        tokens=int(run.train_split.lengths[rows].sum()),
+        tokens=int(train.lengths[rows].sum()),
     )
 
 
-class _Collated(torch.utils.data.Dataset[Any]):
+def _items(split: PreparedSplit, batch: MicroBatch) -> int:
+    return int(split.items[batch.rows].sum()) if batch.counted else 0
+
+
+class Collated(torch.utils.data.Dataset[Batch]):
     """Micro batches by index: what the data loader (and its workers) fetch is already collated."""
 
-    def __init__(self, run: Any, batches: list[MicroBatch]) -> None:
-        self._split, self._recipe, self._tokenizer, self._batches = run.train_split, run.recipe, run.tokenizer, batches
+    def __init__(self, task: Task, batches: list[MicroBatch]) -> None:
+        self._task, self._batches = task, batches
 
     def __len__(self) -> int:
         return len(self._batches)
 
-    def __getitem__(self, index: int) -> Any:
-        return self._recipe.collate(self._split.rows(self._batches[index].rows), self._tokenizer)
+    def __getitem__(self, index: int) -> Batch:
+        return self._task.collated(self._task.training_split, self._batches[index].rows)
 
 
-def _batches(run: Any, planned: list[Window]) -> Iterator[Any]:
+def _batches(context: RankContext, planned: list[Window]) -> Iterator[Batch]:
     """Collated micro batches on the device, through a loader that accelerate watches for the end of the epoch."""
     flat = [batch for window in planned for batch in window.batches]
     loader = DataLoader(
-        _Collated(run, flat),
+        Collated(context.task, flat),
         batch_size=None,
         shuffle=False,
-        num_workers=run.config.train.dataloader_workers,
+        num_workers=context.config.train.dataloader_workers,
         # Its own generator: without one each iterator draws from the global one, and a resumed run's dropout differs.
         generator=torch.Generator().manual_seed(0),
     )
     return iter(
-        prepare_data_loader(loader, device=run.accelerator.device, num_processes=1, process_index=0, put_on_device=True)
+        prepare_data_loader(loader, device=context.place.device, num_processes=1, process_index=0, put_on_device=True)
     )
 
 
-def train_epoch(run: Any, state: LoopState, total_steps: int, heartbeat: Heartbeat, log: MetricsLog | None) -> bool:
+def train_epoch(context: RankContext, state: LoopState, total_steps: int, observer: StepObserver) -> bool:
     """Train from `state` to the end of its epoch, or to `total_steps`.
 
     Returns:
-        False where the run was asked to stop before (see `run.should_stop`).
-
-    Raises:
-        TrainingDiverged: after `train.max_nonfinite_steps` losses in a row that are not finite.
+        False where the run was asked to stop before (see `StepObserver.should_stop`).
     """
-    planned = plan_epoch(run, state.epoch)[state.window :]
-    batches = _batches(run, planned)
+    clock, prepared = context.timing.clock, context.prepared
+    planned = plan_epoch(context, state.epoch)[state.window :]
+    batches = _batches(context, planned)
     for window in planned:
         if state.step >= total_steps:
             break
-        if run.should_stop(state.step):
+        if observer.should_stop(state.step):
             return False
-        began = run.clock.read()
-        learning_rate = run.prepared.learning_rate
-        loss, norm = _optimizer_step(run, window, batches)
-        seconds = run.clock.read() - began
+        began = clock.read()
+        learning_rate = prepared.learning_rate
+        loss, norm = _optimizer_step(context, window, batches)
+        seconds = clock.read() - began
         state.step, state.window = state.step + 1, state.window + 1
         state.samples_seen += window.samples
-        run.times.step(seconds, window.samples, window.tokens)
-        run.window = window
-        _account(run, state, loss, norm, learning_rate, seconds, total_steps, heartbeat, log)
-        run.after_step(state)
+        context.timing.epochs.step(seconds, window.samples, window.tokens)
+        observer.after_step(state, StepResult(window, loss, norm, learning_rate, seconds))
     return True
 
 
-def _optimizer_step(run: Any, window: Window, batches: Iterator[Any]) -> tuple[torch.Tensor, Any]:
+def _optimizer_step(
+    context: RankContext, window: Window, batches: Iterator[Batch]
+) -> tuple[torch.Tensor, GradientNorm]:
     """Forward and backward over the window, then one optimizer step; returns this rank's part of
     the loss and the norm.
     """
-    part = torch.zeros((), device=run.accelerator.device)
+    engine, prepared, phase = context.engine, context.prepared, context.timing.clock.phase
+    part = torch.zeros((), device=context.place.device)
+    norm: GradientNorm = None
     for share in window.shares:
-        with run.clock.phase("data_wait"):
+        with phase("data_wait"):
             tensors = next(batches)
-        with run.accelerator.accumulate(run.prepared.model):
-            with run.clock.phase("forward"):
-                loss = run.recipe.loss(run.prepared.model, tensors)
+        with engine.accumulate(prepared):
+            with phase("forward"):
+                loss = context.task.recipe.loss(prepared.model, tensors)
             part += loss.detach().float() * share
-            with run.clock.phase("backward"):
-                _backward(run, loss, share)
-            with run.clock.phase("optimizer"):
-                norm = _step(run)
+            with phase("backward"):
+                engine.backward(_weighted(context, loss, share))
+            with phase("optimizer"):
+                norm = engine.step(prepared) if engine.window_ends else None
     return part, norm
 
 
-def _items(run: Any, batch: MicroBatch) -> int:
-    return int(run.train_split.items[batch.rows].sum()) if batch.counted else 0
+def _weighted(context: RankContext, loss: torch.Tensor, share: float) -> torch.Tensor:
+    """The loss, such that the libraries' mean over replicas and accumulation becomes the mean over items."""
+    weight = share * context.place.data_parallel_size * context.config.train.gradient_accumulation_steps
+    return loss if math.isclose(weight, 1.0, rel_tol=1e-12) else loss * weight
 
 
-def _backward(run: Any, loss: torch.Tensor, share: float) -> None:
-    """Backward, weighted so that the libraries' mean over ranks and accumulation is the mean over items."""
-    accelerator = run.accelerator
-    weight = share * accelerator.num_processes * accelerator.gradient_accumulation_steps
-    if not math.isclose(weight, 1.0, rel_tol=1e-12):
-        loss = loss * weight
-    engine = getattr(accelerator, "deepspeed_engine_wrapped", None)
-    if engine is None:
-        accelerator.backward(loss)
-    else:
-        # accelerate's own call would take the optimizer step inside backward, where it could not be timed apart.
-        engine.engine.set_gradient_accumulation_boundary(is_boundary=accelerator.sync_gradients)
-        engine.engine.backward(loss)
-
-
-def _step(run: Any) -> Any:
-    """Clip, step, move the learning rate, clear gradients; only at the end of a window. Returns the gradient norm."""
-    accelerator, prepared = run.accelerator, run.prepared
-    if not accelerator.sync_gradients:
-        return None
-    engine = getattr(accelerator, "deepspeed_engine_wrapped", None)
-    if engine is not None:
-        engine.engine.step()
-        norm = engine.engine.get_global_grad_norm()
-    else:
-        limit = run.config.train.gradient_clipping
-        norm = accelerator.clip_grad_norm_(prepared.model.parameters(), limit if limit > 0 else math.inf)
-        prepared.optimizer.step()
-        prepared.optimizer.zero_grad()
-    prepared.step_scheduler()
-    return norm
-
-
-def _account(
-    run: Any,
-    state: LoopState,
-    part: torch.Tensor,
-    norm: Any,
-    learning_rate: float,
-    seconds: float,
-    total_steps: int,
-    heartbeat: Heartbeat,
-    log: MetricsLog | None,
-) -> None:
-    """Sum the loss; where it is logged, over ranks; watch for losses that are not finite; tell the outside.
-
-    On a GPU nothing is read from the device but at logged steps: reading waits for it.
-    """
-    state.loss_sum, state.loss_steps = state.loss_sum + part.double(), state.loss_steps + 1
-    logged = state.step % run.config.train.log_every == 0 or state.step in (1, total_steps)
-    if not (logged or run.accelerator.device.type == "cpu"):
-        heartbeat.beat(phase="training", step=state.step, total=total_steps, epoch=state.epoch)
-        return
-    loss = sum_over_ranks(run.accelerator, [float(part.item())])[0] if logged else float(part.item())
-    state.nonfinite = 0 if math.isfinite(loss) else state.nonfinite + 1
-    if state.nonfinite == 1:
-        run.first_bad = (state.step, [int(row) for batch in run.window.batches for row in batch.rows])
-    heartbeat.beat(
-        phase="training", step=state.step, total=total_steps, epoch=state.epoch, **({"loss": loss} if logged else {})
-    )
-    if logged and log is not None:
-        norm = float(norm) if norm is not None else None
-        log.write(
-            step=state.step,
-            loss=loss,
-            learning_rate=learning_rate,
-            grad_norm=norm,
-            seconds=seconds,
-            epoch=state.epoch,
-            elapsed_seconds=run.elapsed(),
-            **_scaling(run),
-        )
-    if state.nonfinite >= run.config.train.max_nonfinite_steps:
-        raise TrainingDiverged(_advice(run, state, learning_rate))
-
-
-def _scaling(run: Any) -> dict[str, float]:
-    """In fp16: the loss scale, and under DeepSpeed the optimizer steps skipped so far because gradients overflowed."""
-    if run.config.precision.name != "fp16":
-        return {}
-    engine = getattr(run.accelerator, "deepspeed_engine_wrapped", None)
-    if engine is None:
-        return {"loss_scale": float(run.accelerator.scaler.get_scale())} if run.accelerator.scaler is not None else {}
-    return {"loss_scale": float(engine.engine.optimizer.loss_scale), "skipped_steps": engine.engine.skipped_steps}
-
-
-def _advice(run: Any, state: LoopState, learning_rate: float) -> str:
-    first, rows = run.first_bad
-    shown = ", ".join(map(str, rows[:16])) + (", …" if len(rows) > 16 else "")
-    others = {"fp16": ", precision=bf16 or precision=fp32", "bf16": " or precision=fp32"}.get(
-        run.config.precision.name, ""
-    )
-    return (
-        f"the loss was not finite for {state.nonfinite} steps in a row, up to step {state.step} "
-        f"(learning rate {learning_rate:g}, precision {run.config.precision.name}); it began at step {first}, where "
-        f"this rank had rows {shown} of the training split; "
-        f"try optimizer.lr={run.config.optimizer.lr / 10:g}{others}"
-    )
-
-
-def mean_loss(run: Any, state: LoopState) -> float | None:
+def mean_loss(place: RankPlace, state: LoopState) -> float | None:
     """Mean loss of the epoch's steps over all ranks."""
-    total = sum_over_ranks(run.accelerator, [float(state.loss_sum)])[0]
+    total = place.sum_over_replicas([float(state.loss_sum)])[0]
     return total / state.loss_steps if state.loss_steps else None
 
 
-def total_optimizer_steps(run: Any) -> int:
-    """Optimizer steps of the run."""
-    return plan.total_steps(len(run.train_split), run.config)
-
-
-def first_order_hash(run: Any) -> str:
+def first_order_hash(context: RankContext) -> str:
     """Hash of the first epoch's order, for the record."""
-    train, config = run.train_split, run.config.train
-    per_step = config.micro_batch_size * config.gradient_accumulation_steps * run.accelerator.num_processes
-    return order_hash(epoch_order(train.lengths, config.seed, 0, per_step, _batching(run)))
+    train, config = context.task.training_split, context.config
+    steps = epoch_order(train.lengths, config.train.seed, 0, plan.global_batch_size(config), context.batching)
+    return order_hash(steps)

@@ -1,20 +1,25 @@
-"""The final model: whole weights from every ZeRO stage, read back and compared before the run counts as completed."""
+"""The final model: whole weights from every engine, read back and compared before the run counts as completed."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from accelerate import Accelerator
+import torch
+
+from runner.engines.rank import Prepared, RankEngine
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 class SaveError(RuntimeError):
     """The saved weights are not the model's."""
 
 
-def save_model(accelerator: Accelerator, model: Any, tokenizer: Any, folder: Path) -> None:
+def save_model(engine: RankEngine, prepared: Prepared, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write weights (safetensors), configuration and tokenizer for `from_pretrained`.
 
     All ranks take part: partitioned weights are gathered. The folder appears only when it is complete.
@@ -22,24 +27,27 @@ def save_model(accelerator: Accelerator, model: Any, tokenizer: Any, folder: Pat
     Raises:
         SaveError: when names or shapes in the file differ from the model's.
     """
-    state = accelerator.get_state_dict(model)
-    if accelerator.is_main_process:
-        bare = accelerator.unwrap_model(model)
+    state = engine.whole_state(prepared)
+    if engine.accelerator.is_main_process:
         partial = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
+        bare: PreTrainedModel = prepared.bare  # type: ignore[assignment]
         bare.save_pretrained(partial, state_dict=state, safe_serialization=True)
         tokenizer.save_pretrained(partial)
-        check_saved(partial, whole_shapes(bare))
+        check_saved(partial, whole_shapes(engine, prepared.bare))
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(partial, folder)
-    accelerator.wait_for_everyone()
+    engine.accelerator.wait_for_everyone()
 
 
-def whole_shapes(model: Any) -> dict[str, tuple[int, ...]]:
+def whole_shapes(engine: RankEngine, model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
     """Shape of every parameter, also of partitioned ones."""
-    return {
-        name: tuple(getattr(parameter, "ds_shape", parameter.shape)) for name, parameter in model.named_parameters()
-    }
+    return {name: engine.whole_shape(parameter) for name, parameter in model.named_parameters()}
+
+
+def parameter_count(engine: RankEngine, model: torch.nn.Module) -> int:
+    """Elements of all parameters, over all ranks."""
+    return sum(torch.Size(shape).numel() for shape in whole_shapes(engine, model).values())
 
 
 def check_saved(folder: Path, expected: dict[str, tuple[int, ...]]) -> None:

@@ -19,16 +19,19 @@ def rank(index, port):
     rendezvous = {"RANK": str(index), "LOCAL_RANK": str(index), "WORLD_SIZE": "2"}
     rendezvous |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
     os.environ |= rendezvous | {"ACCELERATE_USE_CPU": "true"}
-    from accelerate import Accelerator
-    from runner.train.ranks import RankError, check_equal_parameters
-    accelerator = Accelerator(cpu=True)
+    from runner.config.schema import RunConfig
+    from runner.engines.rank import RankError, rank_engine_of
+    from runner.train.ranks import RankPlace, check_equal_parameters
+    config = RunConfig.model_validate({"launcher": {"name": "ddp", "device": "cpu", "num_processes": 2}})
+    engine = rank_engine_of(config)
+    place, accelerator = RankPlace.of(config, engine), engine.accelerator
     model = torch.nn.Linear(2, 2, bias=False)
     torch.nn.init.constant_(model.weight, 1.0)
-    equal = check_equal_parameters(accelerator, model, "before")
+    equal = check_equal_parameters(place, engine, model, "before")
     assert equal == [[4.0, 4.0], [4.0, 4.0]], equal
     torch.nn.init.constant_(model.weight, 1.0 + index)
     try:
-        check_equal_parameters(accelerator, model, "after")
+        check_equal_parameters(place, engine, model, "after")
     except RankError as error:
         os.write(1, f"CAUGHT {index} {error}\\n".encode())  # one write: both processes share the pipe
     accelerator.wait_for_everyone()

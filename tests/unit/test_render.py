@@ -61,14 +61,14 @@ def test_deepspeeds_schedule_is_the_runners(warmup, total, name):
     """DeepSpeed's own class, built from the rendered block and started as a rank starts it, step by step."""
     torch = pytest.importorskip("torch")
     schedules = pytest.importorskip("deepspeed.runtime.lr_schedules")
-    from runner.train.optimization import _start_at_first_index
+    from runner.engines.deepspeed.rank import start_at_first_index
 
     made = config()
     made.scheduler.name, made.scheduler.warmup_steps, made.optimizer.lr = name, warmup, 3e-4
     block = deepspeed_config(made, total)["scheduler"]
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=3e-4)
     schedule = getattr(schedules, block["type"])(optimizer, **block["params"])
-    _start_at_first_index(schedule)
+    start_at_first_index(schedule)
     for step in range(total):
         assert optimizer.param_groups[0]["lr"] == 3e-4 * plan.learning_rate_factor(step, name, warmup, total)
         schedule.step()

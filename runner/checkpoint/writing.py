@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import os
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -29,7 +28,7 @@ class _HashingFile:
         self._digest, self._bytes = hashlib.sha256(), 0
         self.error: OSError | None = None
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes | memoryview) -> int:
         view = memoryview(data).cast("B")
         try:
             self._file.write(view)
@@ -72,7 +71,7 @@ class Writer:
         self.files: dict[str, FileFacts] = {}
         self.error: OSError | None = None
 
-    def save(self, content: Any, name: str) -> None:
+    def save(self, content: object, name: str) -> None:
         """`torch.save` into the folder; a failed write is kept in `error`.
 
         Raises:
@@ -95,31 +94,6 @@ class Writer:
             self.error = file.error
         finally:
             file.abandon()
-
-
-@contextlib.contextmanager
-def deepspeed_writes_through(engine: Any, writer: Writer) -> Any:
-    """Have a DeepSpeed engine save its checkpoint with `writer`."""
-    from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
-
-    class Through(TorchCheckpointEngine):
-        """Named files go to the writer; folders are made by it."""
-
-        def save(self, state_dict: Any, path: str) -> None:
-            writer.save(state_dict, str(Path(path).relative_to(writer.folder)))
-
-        def makedirs(self, path: str, exist_ok: bool = False) -> None:
-            pass
-
-    before = engine.checkpoint_engine
-    engine.checkpoint_engine = Through()
-    # Its script for extracting weights is part of the installed package: `python -m deepspeed.utils.zero_to_fp32`.
-    engine._copy_recovery_script = lambda _path: None
-    try:
-        yield
-    finally:
-        engine.checkpoint_engine = before
-        del engine._copy_recovery_script
 
 
 def failure_text(error: OSError, folder: Path, needed_bytes: int) -> str:

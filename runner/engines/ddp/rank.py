@@ -1,0 +1,43 @@
+"""DDP inside a rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from accelerate.utils import DistributedType
+
+from runner.engines import rank, replicated, torch_step
+from runner.engines.adamw import torch_adamw
+from runner.engines.rank import AcceleratorOptions, Factor, GradientNorm, Prepared, StateWriter
+
+
+class RankEngine(rank.RankEngine):
+    """torch's DistributedDataParallel under accelerate."""
+
+    distributed_types = frozenset({DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU})
+
+    def options(self) -> AcceleratorOptions:
+        """Without `cpu=True` accelerate on CPU believes in one process."""
+        on_cpu = self.config.launcher.device == "cpu"
+        return AcceleratorOptions(cpu=on_cpu, handlers=torch_step.scaler_settings(self.config.precision))
+
+    def prepare(self, model: torch.nn.Module, factor: Factor) -> Prepared:
+        """The DDP module, and torch's optimizer."""
+        return torch_step.prepare(self.accelerator, model, torch_adamw(self, model), factor)
+
+    def step(self, prepared: Prepared) -> GradientNorm:
+        """Clip, step, clear."""
+        return torch_step.step(self.accelerator, prepared, self.config.train.gradient_clipping)
+
+    def save_state(self, prepared: Prepared, writer: StateWriter) -> None:
+        """Once, by rank 0."""
+        replicated.save(self.accelerator, prepared, writer)
+
+    def load_state(self, prepared: Prepared, folder: Path, converted: Path | None) -> None:
+        """The same on every rank, on any number of them."""
+        replicated.load(self.accelerator, prepared, folder)
+
+    def checkpoint_bytes(self, parameters: int) -> int:
+        """fp32 weights and Adam's two moments."""
+        return 12 * parameters

@@ -1,0 +1,222 @@
+"""DeepSpeed inside a rank: ZeRO's engine under accelerate, with optimizer and schedule owned by either side.
+
+Four mixes of owners. The learning rate at optimizer step k is `plan.learning_rate_factor(k) × lr` in each, to the last
+bit (a test holds this).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import DistributedType
+
+from runner.engines import rank
+from runner.engines.adamw import parameter_groups, settings, torch_adamw
+from runner.engines.deepspeed.muon import import_muon
+from runner.engines.deepspeed.ops import use_built
+from runner.engines.rank import AcceleratorOptions, Factor, GradientNorm, Prepared, RankError, StateWriter
+
+TAG = "deepspeed"  # folder of DeepSpeed's files inside a checkpoint
+
+
+class RankEngine(rank.RankEngine):
+    """DeepSpeed's engine, at any ZeRO stage."""
+
+    distributed_types = frozenset({DistributedType.DEEPSPEED})
+
+    @property
+    def partition_stage(self) -> int:  # type: ignore[override]
+        """ZeRO's stage."""
+        return self.config.zero.stage
+
+    def options(self) -> AcceleratorOptions:
+        """On CPU: without the backend accelerate sees one process; with `cpu=True` it drops DeepSpeed."""
+        import_muon()  # for ranks that no host has preloaded
+        on_cpu = self.config.launcher.device == "cpu"
+        if on_cpu:
+            _leave_out_shared_memory_op()
+        use_built(self.config)
+        return AcceleratorOptions(backend="gloo" if on_cpu else None)
+
+    @property
+    def _engine(self) -> Any:
+        """DeepSpeed's engine; the library has no types."""
+        return self.accelerator.deepspeed_engine_wrapped.engine
+
+    def prepare(self, model: torch.nn.Module, factor: Factor) -> Prepared:
+        """The DeepSpeed engine, which holds model and optimizer."""
+        from accelerate.utils import DummyScheduler
+
+        optimizer = self._optimizer(model)
+        owners = (self.config.optimizer.owner, self.config.scheduler.owner)
+        if owners == ("client", "client"):
+            engine, wrapped = self.accelerator.prepare(model, optimizer)
+            return _client_schedule(engine, wrapped, factor)
+        if self.config.scheduler.owner == "deepspeed":
+            placeholder = DummyScheduler(optimizer)
+        else:
+            placeholder = DummyScheduler(
+                optimizer, lr_scheduler_callable=lambda built: torch.optim.lr_scheduler.LambdaLR(built, factor)
+            )
+        engine, wrapped, _ = self.accelerator.prepare(model, optimizer, placeholder)
+        if self.config.scheduler.owner == "deepspeed":
+            start_at_first_index(engine.lr_scheduler)
+        base = engine.basic_optimizer
+        return Prepared(engine, engine.module, wrapped, base, None, engine.lr_scheduler, lambda: None)
+
+    def _optimizer(self, model: torch.nn.Module) -> Any:
+        config = self.config.optimizer
+        if config.owner != "deepspeed":
+            return torch_adamw(self, model)
+        from accelerate.utils import DummyOptim
+
+        return DummyOptim(parameter_groups(self, model, config.weight_decay), **settings(config))
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """accelerate's own call would take the optimizer step inside backward, where it could not be timed apart."""
+        self._engine.set_gradient_accumulation_boundary(is_boundary=self.window_ends)
+        self._engine.backward(loss)
+
+    def step(self, prepared: Prepared) -> GradientNorm:
+        """The engine clips, steps and clears."""
+        self._engine.step()
+        norm: GradientNorm = self._engine.get_global_grad_norm()
+        prepared.step_scheduler()
+        return norm
+
+    def loss_scaling(self) -> dict[str, float]:
+        """The scale, and the steps skipped so far because gradients overflowed."""
+        engine = self._engine
+        return {"loss_scale": float(engine.optimizer.loss_scale), "skipped_steps": engine.skipped_steps}
+
+    @property
+    def forward_is_collective(self) -> bool:
+        """Partitioned parameters are gathered in the forward pass."""
+        return self.partition_stage == 3 and self.accelerator.num_processes > 1
+
+    @contextlib.contextmanager
+    def whole(self, parameter: torch.nn.Parameter) -> Iterator[torch.Tensor]:
+        """Gathered at ZeRO-3."""
+        if not hasattr(parameter, "ds_id"):
+            yield parameter
+            return
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters([parameter]):
+            yield parameter
+
+    def whole_shape(self, parameter: torch.nn.Parameter) -> tuple[int, ...]:
+        """Also where ZeRO-3 has partitioned it."""
+        return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+    def own_part(self, parameter: torch.nn.Parameter) -> torch.Tensor:
+        """At ZeRO-3 the partition."""
+        part: torch.Tensor = getattr(parameter, "ds_tensor", parameter)
+        return part
+
+    def save_state(self, prepared: Prepared, writer: StateWriter) -> None:
+        """DeepSpeed's own files, one or more a rank."""
+        with _writes_through(self._engine, writer):
+            self._engine.save_checkpoint(str(writer.folder), tag=TAG, save_latest=False)
+
+    def load_state(self, prepared: Prepared, folder: Path, converted: Path | None) -> None:
+        """From DeepSpeed's own files, or from their universal form."""
+        engine, groups = self._engine, prepared.base_optimizer.param_groups
+        # DeepSpeed reads this from its JSON; it holds for this one load, not for the run.
+        engine._config.load_universal_checkpoint = converted is not None
+        own_settings = [{key: value for key, value in group.items() if key not in ("params", "lr")} for group in groups]
+        path, _ = engine.load_checkpoint(str(converted or folder), tag=TAG)
+        engine._config.load_universal_checkpoint = False
+        if converted is not None:
+            _fix_universal_load(prepared.base_optimizer, own_settings)
+        if path is None:
+            raise RankError(f"DeepSpeed found no checkpoint in {folder}")
+
+    def checkpoint_bytes(self, parameters: int) -> int:
+        """As under DDP; at stages 1 and 2 a master copy more, of which half-precision weights take 2 bytes less."""
+        if self.partition_stage in (0, 3):
+            return 12 * parameters
+        return (16 if self.config.precision.name == "fp32" else 14) * parameters
+
+
+def _client_schedule(engine: Any, wrapped: Any, factor: Factor) -> Prepared:
+    """A torch scheduler on the optimizer that the engine really uses (accelerate may have swapped in CPU Adam)."""
+    base = engine.basic_optimizer
+    scheduler = torch.optim.lr_scheduler.LambdaLR(base, factor)
+
+    def step() -> None:
+        if not getattr(engine.optimizer, "overflow", False):
+            scheduler.step()
+
+    return Prepared(engine, engine.module, wrapped, base, scheduler, scheduler, step)
+
+
+def start_at_first_index(scheduler: Any) -> None:
+    """DeepSpeed's schedules start before index 0, so that their first two optimizer steps share index 0; start at 0."""
+    if scheduler is not None and scheduler.last_batch_iteration < 0:
+        scheduler.step(0)
+
+
+class _OpsAskedLater(dict[str, bool]):
+    """DeepSpeed's table of the ops that can be built here, filled when one is asked for."""
+
+    def __missing__(self, name: str) -> bool:
+        import deepspeed.ops
+
+        self.update({**deepspeed.ops._probe_compatible_ops(), **self})
+        return self[name]
+
+
+def _leave_out_shared_memory_op() -> None:
+    """Keep DeepSpeed from compiling its shared-memory all-reduce (25 s, needs g++): gloo does the same for DDP and
+    ZeRO.
+
+    Its table of ops calls the C compiler when it is first looked at; that one answer needs no compiler.
+    """
+    import deepspeed.ops
+
+    vars(deepspeed.ops).setdefault("__compatible_ops__", _OpsAskedLater())["deepspeed_shm_comm"] = False
+
+
+@contextlib.contextmanager
+def _writes_through(engine: Any, writer: StateWriter) -> Iterator[None]:
+    """Have a DeepSpeed engine save its checkpoint with `writer`.
+
+    It writes between collective operations. If a full disk raised an exception on one rank there, the others would
+    wait for it for ever; the writer keeps the error instead.
+    """
+    from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
+
+    class Through(TorchCheckpointEngine):  # type: ignore[misc]
+        """Named files go to the writer; folders are made by it."""
+
+        def save(self, state_dict: object, path: str) -> None:
+            writer.save(state_dict, str(Path(path).relative_to(writer.folder)))
+
+        def makedirs(self, path: str, exist_ok: bool = False) -> None:
+            pass
+
+    before = engine.checkpoint_engine
+    engine.checkpoint_engine = Through()
+    # Its script for extracting weights is part of the installed package: `python -m deepspeed.utils.zero_to_fp32`.
+    engine._copy_recovery_script = lambda _path: None
+    try:
+        yield
+    finally:
+        engine.checkpoint_engine = before
+        del engine._copy_recovery_script
+
+
+def _fix_universal_load(optimizer: torch.optim.Optimizer, own_settings: list[dict[str, Any]]) -> None:
+    """Undo what DeepSpeed 0.19.8 gets wrong for ZeRO-3: it gives every parameter group the first group's settings
+    (weight decay on biases), and all states one shared step counter, which then counts once per group and step.
+    """
+    for group, own in zip(optimizer.param_groups, own_settings, strict=True):
+        group.update(own)
+    for state in optimizer.state.values():
+        if isinstance(state.get("step"), torch.Tensor):
+            state["step"] = state["step"].clone()
