@@ -122,6 +122,10 @@ class RankEngine(ABC):
     def options(self) -> AcceleratorOptions:
         """Called before the Accelerator is built; binds what has to be bound before (compiled ops)."""
 
+    def building(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which the model is built, whole unless the engine was asked to partition it at once."""
+        return contextlib.nullcontext()
+
     @abstractmethod
     def prepare(self, model: torch.nn.Module, factor: Factor) -> Prepared:
         """Build optimizer and scheduler for their owners and hand everything to accelerate. Collective."""
@@ -182,10 +186,6 @@ class RankEngine(ABC):
         Args:
             converted: the checkpoint cut anew for this number of ranks, where that was needed.
         """
-
-    @abstractmethod
-    def checkpoint_bytes(self, parameters: int) -> int:
-        """What weights and optimizer of a checkpoint take at least, over all ranks."""
 
 
 def rank_engine_of(config: RunConfig) -> RankEngine:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,38 +85,17 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None = None
     settings = architecture(config, recipe.model_overrides())
     _check_positions(recipe, settings)
     notes: list[str] = []
-    with _whole_model(config):
-        torch.manual_seed(config.train.seed)
-        if config.model.init == "random":
-            model = model_class.from_config(settings, trust_remote_code=config.model.trust_remote_code)
-        else:
-            model, notes = _pretrained(config.model, model_class, settings)
-        notes += _fit_vocabulary(model, tokenizer)
+    torch.manual_seed(config.train.seed)
+    if config.model.init == "random":
+        model = model_class.from_config(settings, trust_remote_code=config.model.trust_remote_code)
+    else:
+        model, notes = _pretrained(config.model, model_class, settings)
+    notes += _fit_vocabulary(model, tokenizer)
     if config.train.gradient_checkpointing:
         # The re-entrant form breaks DeBERTa's relative attention.
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.config.use_cache = False
     return (model if engine_of(config).partitions_at_load(config) else model.float()), notes
-
-
-@contextlib.contextmanager
-def _whole_model(config: RunConfig) -> Iterator[None]:
-    """Build the model whole on every rank, unless `zero.partition_at_load`.
-
-    accelerate tells transformers of ZeRO-3 whatever `zero3_init_flag` says; transformers then partitions at
-    construction and draws new weights in another order than under any other launcher.
-    """
-    from transformers.integrations import deepspeed as integration
-
-    known = integration._hf_deepspeed_config_weak_ref
-    if engine_of(config).partitions_at_load(config) or known is None:
-        yield
-        return
-    integration.unset_hf_deepspeed_config()
-    try:
-        yield
-    finally:
-        integration._hf_deepspeed_config_weak_ref = known
 
 
 def _check_positions(recipe: Recipe, settings: Any) -> None:

@@ -23,6 +23,7 @@ from runner.checkpoint import folders, retention
 from runner.checkpoint.folders import Checkpoint
 from runner.checkpoint.manifest import FileFacts, Manifest, read_manifest, write_manifest
 from runner.checkpoint.writing import Writer, failure_text, free_bytes, in_words
+from runner.engines import engine_of
 from runner.engines.rank import RankError
 from runner.rundir import provenance
 from runner.rundir.record import now
@@ -148,8 +149,9 @@ class Checkpoints:
         """
         if self._known_bytes:
             return self._known_bytes
-        engine = self._context.engine
-        return engine.checkpoint_bytes(parameter_count(engine, self._context.prepared.bare))
+        context = self._context
+        parameters = parameter_count(context.engine, context.prepared.bare)
+        return engine_of(context.config).checkpoint_bytes(context.config, parameters)
 
     def _agree(self, writer: Writer) -> str | None:
         """The first failure on any rank, as text; the same on every rank."""

@@ -170,7 +170,8 @@ def _load_task(start: RankStart) -> Task:
 def _load_model(start: RankStart, recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> torch.nn.Module:
     with start.timing.clock.phase("model_load"):
         start.output.heartbeat.beat(phase="loading model")
-        model, notes = assets.build_model(recipe, tokenizer)
+        with start.engine.building():
+            model, notes = assets.build_model(recipe, tokenizer)
     start.output.notes += notes
     if start.place.is_main:
         for note in start.output.notes:

@@ -37,7 +37,3 @@ class RankEngine(rank.RankEngine):
     def load_state(self, prepared: Prepared, folder: Path, converted: Path | None) -> None:
         """The same on every rank, on any number of them."""
         replicated.load(self.accelerator, prepared, folder)
-
-    def checkpoint_bytes(self, parameters: int) -> int:
-        """fp32 weights and Adam's two moments."""
-        return 12 * parameters

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from accelerate.utils import DistributedType
 
-from runner.engines import rank
+from runner.engines import engine_of, rank
 from runner.engines.adamw import parameter_groups, settings, torch_adamw
+from runner.engines.deepspeed.config import zero_section
 from runner.engines.deepspeed.muon import import_muon
 from runner.engines.deepspeed.ops import use_built
 from runner.engines.rank import AcceleratorOptions, Factor, GradientNorm, Prepared, RankError, StateWriter
@@ -31,7 +32,7 @@ class RankEngine(rank.RankEngine):
     @property
     def partition_stage(self) -> int:  # type: ignore[override]
         """ZeRO's stage."""
-        return self.config.zero.stage
+        return zero_section(self.config).stage
 
     def options(self) -> AcceleratorOptions:
         """On CPU: without the backend accelerate sees one process; with `cpu=True` it drops DeepSpeed."""
@@ -46,6 +47,25 @@ class RankEngine(rank.RankEngine):
     def _engine(self) -> Any:
         """DeepSpeed's engine; the library has no types."""
         return self.accelerator.deepspeed_engine_wrapped.engine
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Whole on every rank, unless `zero.partition_at_load`.
+
+        accelerate tells transformers of ZeRO-3 whatever `zero3_init_flag` says; transformers then partitions at
+        construction and draws new weights in another order than under any other launcher.
+        """
+        from transformers.integrations import deepspeed as integration
+
+        known = integration._hf_deepspeed_config_weak_ref
+        if engine_of(self.config).partitions_at_load(self.config) or known is None:
+            yield
+            return
+        integration.unset_hf_deepspeed_config()
+        try:
+            yield
+        finally:
+            integration._hf_deepspeed_config_weak_ref = known
 
     def prepare(self, model: torch.nn.Module, factor: Factor) -> Prepared:
         """The DeepSpeed engine, which holds model and optimizer."""
@@ -135,12 +155,6 @@ class RankEngine(rank.RankEngine):
             _fix_universal_load(prepared.base_optimizer, own_settings)
         if path is None:
             raise RankError(f"DeepSpeed found no checkpoint in {folder}")
-
-    def checkpoint_bytes(self, parameters: int) -> int:
-        """As under DDP; at stages 1 and 2 a master copy more, of which half-precision weights take 2 bytes less."""
-        if self.partition_stage in (0, 3):
-            return 12 * parameters
-        return (16 if self.config.precision.name == "fp32" else 14) * parameters
 
 
 def _client_schedule(engine: Any, wrapped: Any, factor: Factor) -> Prepared:
