@@ -36,10 +36,9 @@ class Host:
     Args:
         config: a resolved configuration: its device, launcher and cache decide what is imported, and how.
         offline: forbid the libraries to look names up on the hub.
-        for_many: more than one job is to come; what is imported then saves time from the second one on.
     """
 
-    def __init__(self, config: RunConfig, offline: bool, for_many: bool = False) -> None:
+    def __init__(self, config: RunConfig, offline: bool) -> None:
         reading, writing = os.pipe()
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the host
         environment = {**scrubbed(dict(os.environ)), **render.rank_environment(config)}
@@ -55,7 +54,7 @@ class Host:
                     "runner.launch.host",
                     str(os.getpid()),
                     str(writing),
-                    *_preloaded(config, for_many),
+                    *_preloaded(config),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -166,12 +165,11 @@ def _request(op: str, run_dir: Path, environment: dict[str, str]) -> dict[str, A
     return {"op": op, "run_dir": str(run_dir), "cwd": os.getcwd(), "environment": environment}
 
 
-def _preloaded(config: RunConfig, for_many: bool) -> list[str]:
+def _preloaded(config: RunConfig) -> list[str]:
     """Modules to import ahead; none where ranks are fresh interpreters that import for themselves."""
     if start_method(config) != "fork":
         return []
-    metrics = preload.METRICS if for_many else ()
-    return [*preload.LIBRARIES, *metrics, *engine_of(config).preloaded]
+    return [*preload.LIBRARIES, *engine_of(config).preloaded]
 
 
 def host_key(config: RunConfig, offline: bool) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ class SharedHosts:
             host = None
         while host is None and len(self._hosts) >= MOST_HOSTS:
             self._hosts.pop(next(iter(self._hosts))).close()
-        self._hosts[key] = host or Host(config, offline, for_many=True)
+        self._hosts[key] = host or Host(config, offline)
         return self._hosts[key]
 
     def close(self) -> None:

@@ -10,8 +10,6 @@ from runner.errors import Problem
 from runner.machine import is_installed
 from runner.recipe import Recipe
 
-IMPORTED_AS = {"scikit-learn": "sklearn"}
-
 
 def check_software(config: RunConfig, recipe: Recipe, own_file: EngineFile | None) -> list[Problem]:
     """What the engine needs, and the libraries behind the recipe's metrics."""
@@ -32,7 +30,7 @@ def _metric_libraries(recipe: Recipe) -> list[Problem]:
             )
         )
     for library in sorted({metrics.LIBRARIES[name] for name in recipe.metrics if name in metrics.LIBRARIES}):
-        if not is_installed(IMPORTED_AS.get(library, library)):
+        if not is_installed(library):
             problems.append(
                 Problem(
                     "recipe",

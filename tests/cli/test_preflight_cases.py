@@ -96,7 +96,7 @@ def test_f01_and_f02_the_record_says_where_assets_and_metrics_come_from(ddp_in_b
     assert record["assets"]["tokenizer"] == {"source": "bundled", "name": "deberta_tiny"}
     assert all(Path(name).is_absolute() for files in record["assets"]["data_set"]["files"].values() for name in files)
     assert set(record["metric_versions"]) == {"accuracy", "f1"}
-    assert record["metric_versions"]["f1"].startswith("scikit-learn ")
+    assert record["metric_versions"]["f1"].startswith("runner ")
 
 
 def test_the_cache_is_listed_and_cleaned(ddp_in_bf16, run_cli, tmp_path: Path):

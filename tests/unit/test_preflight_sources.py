@@ -224,8 +224,9 @@ def test_a_mirror_that_does_not_answer_is_named(tmp_path: Path, monkeypatch) -> 
 
 def test_metrics_come_from_installed_libraries(tmp_path: Path, monkeypatch) -> None:
     """F02."""
-    monkeypatch.setattr(software, "is_installed", lambda module: module != "sklearn")
-    assert one(found(tmp_path), "scikit-learn").fix == "pip install scikit-learn"
+    monkeypatch.setattr(software, "is_installed", lambda module: module != "sacrebleu")
+    seq2seq = ("recipe=blenderbot_mudoconv", "model=blenderbot_tiny", "dataset=dialogue_sample")
+    assert one(found(tmp_path, *seq2seq), "sacrebleu").fix == "pip install sacrebleu"
     assert "accuracy, f1" in one(found(tmp_path, "recipe.metric_for_best=bleu"), "metric_for_best").why
 
 
