@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint soak bench docs clean
+.PHONY: help setup run test test-cluster lint soak bench docs clean
 
 help: ## what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 setup: $(STAMP) ## a virtual environment in .venv with the exact versions of constraints.txt
 
@@ -31,6 +31,10 @@ lint: $(STAMP) ## style, types
 
 soak: $(STAMP) ## the long tests: random kills and signals, trials of fit, 100 M parameters
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m soak
+
+test-cluster: $(STAMP) ## two nodes as network namespaces, and a Slurm of them (root, Debian packages)
+	tests/rigs/install
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m cluster tests/cluster
 
 bench: $(STAMP) ## the figures of benchmarks/, as ratios
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks

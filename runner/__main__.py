@@ -26,6 +26,8 @@ VERBS = {
     "fit": "find the largest micro batch, or the fastest configuration, that really fits",
     "report": "compare runs: table, markdown, csv, json or an HTML page",
     "resume": "resume an interrupted run from its last checkpoint",
+    "status": "where runs stand: queued, running, how they ended",
+    "stop": "ask a run to checkpoint and end, or end it at once",
     "new": "start your own recipe as a copy of one of ours",
     "doctor": "what this machine can do, problems first",
     "completion": "print a script that completes verbs, groups, options and keys in bash, zsh or fish",
@@ -55,11 +57,11 @@ def main() -> int:
     open_streams()
     arguments = sys.argv[1:]
     if arguments and arguments[0] in HELP_FLAGS:
-        return _delivered(lambda: print(HELP + _groups()))
+        return delivered(lambda: print(HELP + _groups()))
     if arguments and arguments[0] == "--version":
         from runner import __version__
 
-        return _delivered(lambda: print(__version__))
+        return delivered(lambda: print(__version__))
     verb = arguments.pop(0) if arguments and arguments[0] in VERBS else "run"
     flags = [
         argument
@@ -71,16 +73,16 @@ def main() -> int:
     unknown = [argument for argument in arguments[:1] if verb == "run" and argument.isidentifier()]
     if unknown:
         return _unknown_verb(unknown[0])
-    return _guarded(verb, arguments)
+    return answer(verb, arguments)
 
 
-def _guarded(verb: str, arguments: list[str]) -> int:
+def answer(verb: str, arguments: list[str]) -> int:
     """No traceback reaches a user for a mistake of theirs."""
     if verb in STARTS_RANKS:
         from runner.launch.process_signals import listen_early
 
         listen_early()
-    return _delivered(lambda: _answer(verb, arguments), resumable=verb in STARTS_RANKS)
+    return delivered(lambda: _answer(verb, arguments), resumable=verb in STARTS_RANKS)
 
 
 def _answer(verb: str, arguments: list[str]) -> int | None:
@@ -92,7 +94,7 @@ def _answer(verb: str, arguments: list[str]) -> int | None:
     return int(module.main(arguments))
 
 
-def _delivered(answer: Callable[[], int | None], resumable: bool = False) -> int:
+def delivered(answer: Callable[[], int | None], resumable: bool = False) -> int:
     """The answer's exit status (None: 0), with its output handed on as far as anyone reads it.
 
     Args:

@@ -6,10 +6,11 @@ import shlex
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 
@@ -26,7 +27,7 @@ from runner.launch.process_signals import Stopping
 from runner.launch.watch import Interrupted, StallDetected, Watch
 from runner.preflight.assets import resolved_assets
 from runner.preflight.check import Checked
-from runner.rundir.failure import Failure, first_failure
+from runner.rundir.failure import Failure, KnownFailure, first_failure
 from runner.rundir.record import Record, now
 
 PREDICTION_SECONDS = 10.0  # longest wait for the memory prediction at the end of a run
@@ -56,6 +57,25 @@ class Ended:
         )
 
 
+class Launch(Protocol):
+    """Starts the ranks of a run and waits for their end."""
+
+    def run(self, host: Host, run_dir: Path, environment: dict[str, str], watch: Callable[[], None]) -> dict[str, Any]:
+        """The outcome, as `Host.run` returns it.
+
+        Raises:
+            KnownFailure: for what no rank could tell.
+        """
+
+
+class OneMachine:
+    """All ranks under this host."""
+
+    def run(self, host: Host, run_dir: Path, environment: dict[str, str], watch: Callable[[], None]) -> dict[str, Any]:
+        """As `Host.run`."""
+        return host.run("run", run_dir, environment, watch)
+
+
 @dataclass
 class Request:
     """What `execute` needs besides the checked run.
@@ -70,6 +90,7 @@ class Request:
     started_monotonic: float = field(default_factory=time.monotonic)
     extra: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    launch: Launch = field(default_factory=lambda: OneMachine())
 
 
 def execute(request: Request, host: Host, stop: Stopping, console: Console) -> Ended:
@@ -112,7 +133,7 @@ def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) 
                 host.start_in_background("predict", run_dir, request.environment)
             if stop.asked:
                 raise StoppedEarly
-            outcome = host.run("run", run_dir, request.environment, watch)
+            outcome = request.launch.run(host, run_dir, request.environment, watch)
         except Interrupted:
             return _close(run_dir, "interrupted", Failure(None, "ended at once, as asked", run_dir / rundir.LOGS))
         except StallDetected as stalled:
@@ -123,6 +144,8 @@ def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) 
                 "failed",
                 Failure(None, f"the host process ended: {died}", run_dir / rundir.LOGS / "launch.log"),
             )
+        except KnownFailure as known:
+            return _close(run_dir, "failed", known.failure)
         except StoppedEarly:
             return _close(run_dir, "preempted", None)
         except (PreparationFailed, BuildFailed) as failed:

@@ -38,12 +38,16 @@ def accelerate_config(config: RunConfig, run_dir: Path) -> dict[str, Any]:
         "machine_rank": 0,
         "main_process_port": config.launcher.main_process_port or 0,  # 0: a free one
         "main_training_function": "main",
-        "num_machines": 1,
+        "num_machines": config.launcher.num_nodes,
         "num_processes": ranks,
         "rdzv_backend": "static",
         "same_network": True,
         "use_cpu": False,  # on CPU, too: with true accelerate starts one process, whatever num_processes says
     }
+    if config.launcher.num_nodes > 1:
+        # By hand: --machine_rank and --main_process_ip on each machine. Never accelerate's pdsh launcher, which writes
+        # every environment variable into a file that anyone can read.
+        rendered["main_process_ip"] = (config.cluster.head or "localhost").rpartition(":")[0] or "localhost"
     if config.launcher.device == "cuda":
         rendered["gpu_ids"] = config.launcher.gpu_ids
     return rendered | engine_of(config).accelerate_section(config, run_dir, ranks)

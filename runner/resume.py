@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -103,7 +104,7 @@ def find(run_dir: Path, record: Record, arguments: list[str]) -> Found:
     Raises:
         RequestError: with everything that stands in the way.
     """
-    before = _config_of(run_dir)
+    before = config_of(run_dir)
     after, typed = with_changes(before, arguments)
     chosen, damaged = _assess(run_dir)
     rows = record.data.get("data", {}).get("train", {}).get("rows") or before.dataset.rows.get("train")
@@ -123,7 +124,8 @@ def find(run_dir: Path, record: Record, arguments: list[str]) -> Found:
     return Found(run_dir, record, after, compatibility.changed(before, after), chosen, damaged, problems)
 
 
-def _config_of(run_dir: Path) -> RunConfig:
+def config_of(run_dir: Path) -> RunConfig:
+    """The configuration of a run folder; where it cannot be read, a RequestError says so."""
     try:
         return rundir.read_config(run_dir)
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -205,7 +207,9 @@ def _orphans(run_dir: Path) -> list[int]:
     found = []
     for rank, beat in read_heartbeats(run_dir).items():
         with contextlib.suppress(OSError, KeyError):
-            if lives(beat["pid"], (run_dir / HEARTBEATS / f"rank_{rank}.json").stat().st_mtime):
+            if beat.get("host") == os.uname().nodename and lives(
+                beat["pid"], (run_dir / HEARTBEATS / f"rank_{rank}.json").stat().st_mtime
+            ):
                 found.append(beat["pid"])
     return found
 

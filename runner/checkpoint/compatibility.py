@@ -84,7 +84,7 @@ def check_changes(before: RunConfig, after: RunConfig, rows: int | None, done: i
             )
         elif key in LENGTH:
             problems += _length(before, after, key, rows, done)
-        elif key not in HARMLESS and key not in ROUNDING:
+        elif key not in HARMLESS and key not in ROUNDING and not key.startswith("cluster."):
             problems.append(
                 Problem(
                     key,

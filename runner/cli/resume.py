@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from runner import rundir
+from runner import clusters, rundir
 from runner.cli.single_run import announce, conclude
+from runner.compose.changes import with_changes
 from runner.engines.base import ConversionStopped
 from runner.errors import Problem, RequestError
-from runner.execution import run_attempt
+from runner.execution import Launch, run_attempt
 from runner.launch.host_client import Host
 from runner.launch.host_pool import needs_no_hub
-from runner.launch.process_signals import stopping
+from runner.launch.process_signals import Stopping, stopping
 from runner.launch.watch import console as terminal
-from runner.resume import find, open_run, prepare, wait_for_orphans
+from runner.preflight.check import Checked
+from runner.resume import config_of, find, open_run, prepare, wait_for_orphans
 
 USAGE = """usage: python -m runner resume RUN_DIR [KEY=VALUE ...]
 
@@ -37,6 +39,16 @@ def main(arguments: Sequence[str]) -> int:
             )
         )
     run_dir, overrides = Path(arguments[0]).expanduser().absolute(), list(arguments[1:])
+    if not (run_dir / rundir.CONFIG_FILE).is_file():
+        return resume_here(run_dir, overrides, started)
+    config, _ = with_changes(config_of(run_dir), overrides)
+    return clusters.of(config).resume(run_dir, overrides, config, started)
+
+
+def resume_here(
+    run_dir: Path, overrides: list[str], started: float, join: Callable[[Checked, Stopping], Launch] | None = None
+) -> int:
+    """Resume on this machine; `join` waits for the other machines of the run."""
     console = terminal()
     say = partial(console.print, highlight=False, markup=False)
     record = open_run(run_dir)
@@ -51,6 +63,8 @@ def main(arguments: Sequence[str]) -> int:
         host = Host(found.config, offline=needs_no_hub(found.config))
         try:
             announce(request.checked, console)
+            if join is not None:
+                request.launch = join(request.checked, stop)
             ended = run_attempt(request, host, stop, console)
         finally:
             host.close()

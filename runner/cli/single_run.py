@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rich.console import Console
 
+from runner import clusters
 from runner.compose import Composed
 from runner.config import plan
 from runner.config.resolve import resolve_machine
 from runner.config.schema import RunConfig
 from runner.engines import engine_of
-from runner.errors import RequestError
-from runner.execution import Ended, Request, execute
+from runner.errors import Problem, RequestError
+from runner.execution import Ended, Launch, Request, execute
 from runner.launch.host_client import Host
 from runner.launch.host_pool import needs_no_hub
-from runner.launch.process_signals import stopping
+from runner.launch.process_signals import Stopping, stopping
 from runner.launch.watch import console as terminal
 from runner.preflight.check import Checked, check
 from runner.preflight.devices import placement
 from runner.preflight.unused_keys import unread_sections
 
+# What waits for other machines before ranks start: the checked run, or what its check found.
+Join = Callable[[Checked | None, list[Problem], Stopping], Launch]
+
 
 def run_composed(composed: Composed, started: float) -> int:
+    """Run it on the cluster it names; returns the exit status."""
+    cluster = clusters.of(composed.config)
+    problems = cluster.problems(composed.config, composed.explicit)
+    if problems:
+        raise RequestError(problems)
+    return cluster.submit(composed, started)
+
+
+def run_here(composed: Composed, started: float, join: Join | None = None) -> int:
     """Check, launch, and print the result; returns the exit status.
 
     Args:
         started: when the command was typed, in seconds of the machine's monotonic clock.
+        join: waits for the other machines of the run.
 
     Raises:
         RequestError: with everything that is wrong.
@@ -35,6 +51,8 @@ def run_composed(composed: Composed, started: float) -> int:
         raise RequestError(unread)
     host = start_host(composed)
     try:
+        if join is not None:
+            return _run_joined(composed, started, host, console, join)
         checked = check(composed)
         announce(checked, console)
         with stopping() as stop:
@@ -42,6 +60,20 @@ def run_composed(composed: Composed, started: float) -> int:
     finally:
         host.close()
     return conclude(ended, checked, console)
+
+
+def _run_joined(composed: Composed, started: float, host: Host, console: Console, join: Join) -> int:
+    """With other machines: their findings come together with this one's."""
+    with stopping() as stop:
+        try:
+            checked = check(composed)
+        except RequestError as error:
+            join(None, [problem for problem in error.problems if problem.severity == "error"], stop)
+            raise
+        announce(checked, console)
+        launch = join(checked, [], stop)
+        request = Request(checked, composed.overrides, started, launch=launch)
+        return conclude(execute(request, host, stop, console), checked, console)
 
 
 def start_host(composed: Composed) -> Host:

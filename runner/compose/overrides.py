@@ -27,7 +27,17 @@ _PARSER = OverridesParser.create()
 SET_BY_GROUP = {
     **{
         f"{group}.name": group
-        for group in ("model", "dataset", "recipe", "precision", "optimizer", "scheduler", "offload", "launcher")
+        for group in (
+            "model",
+            "dataset",
+            "recipe",
+            "precision",
+            "optimizer",
+            "scheduler",
+            "offload",
+            "launcher",
+            "cluster",
+        )
     },
     "zero.stage": "zero_stage",
 }

@@ -27,7 +27,7 @@ class WrongValues(RequestError):
         self.rest = rest
 
 
-OPEN_SECTIONS = ("model.config", "task", "dataset.columns", "recipe.batch_by_launcher")
+OPEN_SECTIONS = ("model.config", "task", "dataset.columns", "recipe.batch_by_launcher", "cluster.options")
 
 
 def key_names(section: type[BaseModel] = RunConfig, prefix: str = "") -> list[str]:

@@ -213,7 +213,7 @@ class LauncherConfig(Section):
     num_processes: Ranks | Literal["auto"] = Field(
         "auto", description="Ranks on this machine, at most 1024; auto: one per visible GPU, or 2 on CPU."
     )
-    num_nodes: Int = Field(1, ge=1, le=65536, description="Machines; more than 1 is understood by `estimate` only.")
+    num_nodes: Int = Field(1, ge=1, le=65536, description="Machines; more than 1 needs cluster=nodes or cluster=slurm.")
     gpu_ids: Text = Field("all", description="Visible GPU ids to use, comma separated, or all.")
     share_device: bool = Field(False, description="Allow more ranks than GPUs.")
     main_process_port: Int | None = Field(
@@ -243,6 +243,56 @@ class LauncherConfig(Section):
         gt=0,
         description="Longest time without progress before the run is ended with each rank's stack in its log.",
     )
+
+
+class ClusterConfig(Section):
+    """Where ranks run: this machine, machines that reach each other, or Slurm. A key of another cluster is an error."""
+
+    name: Literal["local", "nodes", "slurm"] = Field(
+        "local", description="Name of the cluster, as chosen by `cluster=`."
+    )
+    interface: Text | None = Field(
+        None, description="nodes, slurm: network interface between the nodes; null: the one that reaches the head."
+    )
+    join_timeout_seconds: Float = Field(
+        600.0, gt=0, description="nodes, slurm: longest wait for a node before ranks start."
+    )
+    node_timeout_seconds: Float = Field(
+        60.0, ge=5, description="nodes, slurm: a node (or the head) silent for so long ends the run."
+    )
+    hosts: list[Text] | None = Field(
+        None, description="nodes: machines to start on over ssh; the first is the one where the command is typed."
+    )
+    hostfile: Text | None = Field(None, description="nodes: a DeepSpeed hostfile (`HOST slots=N`) instead of `hosts`.")
+    node_rank: Int | None = Field(
+        None,
+        ge=0,
+        description="nodes, by hand: this machine's number, 0 on the head; null: from NODE_RANK and the like.",
+    )
+    head: Text | None = Field(
+        None, description="nodes, by hand: HOST:PORT where the head listens, the same on every machine."
+    )
+    partition: Text | None = Field(None, description="slurm: partition; null: the cluster's default.")
+    account: Text | None = Field(None, description="slurm: account that is charged.")
+    qos: Text | None = Field(None, description="slurm: quality of service.")
+    constraint: Text | None = Field(None, description="slurm: features a node must have.")
+    time_minutes: Int | None = Field(None, ge=1, description="slurm: time limit of one job; null: the partition's.")
+    cpus_per_node: Int | None = Field(None, ge=1, description="slurm: CPU cores of each node; null: 1 per rank.")
+    gpus_per_node: Int | None = Field(None, ge=1, description="slurm: GPUs of each node; null: none, ranks run on CPU.")
+    memory_per_node: Text | None = Field(None, description="slurm: memory of each node, e.g. 64G; null: the default.")
+    exclusive: bool = Field(True, description="slurm: nodes are not shared: other jobs would falsify the times.")
+    signal_seconds: Int = Field(
+        120,
+        ge=1,
+        le=65535,
+        description="slurm: seconds before the time limit at which the run checkpoints and is requeued.",
+    )
+    max_requeues: Int = Field(
+        2, ge=1, description="slurm: attempts in a row without a new optimizer step after which a run is not requeued."
+    )
+    wait: bool = Field(False, description="slurm: stay until the run has ended and return its exit status.")
+    setup: list[Text] = Field([], description="slurm: shell lines before the run (module load, source).")
+    options: dict[str, Text] = Field({}, description="slurm: further options of sbatch, without the leading --.")
 
 
 class CheckpointConfig(Section):
@@ -310,6 +360,7 @@ class _Common(Section):
     scheduler: SchedulerConfig = SchedulerConfig()
     precision: PrecisionConfig = PrecisionConfig()
     launcher: LauncherConfig = LauncherConfig()
+    cluster: ClusterConfig = ClusterConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     fit: FitConfig = FitConfig()
     sweep: SweepConfig = SweepConfig()

@@ -75,7 +75,7 @@ def _child(request: dict[str, Any], parent: int, writing: int) -> None:
 
         in_own_session()
         run_dir = Path(request["run_dir"])
-        _log_to(run_dir / "logs" / "launch.log")
+        _log_to(run_dir / "logs" / request.get("environment", {}).get("RUNNER_LAUNCH_LOG", "launch.log"))
         os.chdir(request["cwd"])
         os.environ.update(request.get("environment", {}))
         outcome = _work(request["op"])(run_dir)

@@ -9,6 +9,7 @@ from typing import Any
 from runner import render, rundir
 from runner.compat import accelerate_launch
 from runner.config.schema import RunConfig
+from runner.launch.meeting import meeting_from_environment
 from runner.launch.process_signals import leave_stopping_to_the_runner
 from runner.launch.rank_process import rank_entry
 
@@ -65,14 +66,8 @@ def _launch_config(config: RunConfig, run_dir: Path) -> Any:
     ranks = config.launcher.num_processes
     assert isinstance(ranks, int)
     return LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
+        **_rendezvous(run_dir),
         nproc_per_node=ranks,
-        run_id=f"{run_dir.name}-{os.getpid()}",
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",  # a free port, chosen by the system
-        rdzv_configs={"timeout": 120},
-        local_addr="localhost",
         max_restarts=config.launcher.max_restarts,
         monitor_interval=0.1,
         start_method=start_method(config),
@@ -80,6 +75,31 @@ def _launch_config(config: RunConfig, run_dir: Path) -> Any:
         shutdown_timeout=1,  # ranks ignore SIGTERM; after a second they are killed
         signals_to_handle="SIGQUIT",
     )
+
+
+def _rendezvous(run_dir: Path) -> dict[str, Any]:
+    """On one machine c10d on a free port. Over several the static one: c10d compares their wall clocks, and clocks 15 s
+    apart start a world of one node, or make the agents hang for 300 s at the end."""
+    meeting = meeting_from_environment()
+    if meeting is None:
+        return {
+            "min_nodes": 1,
+            "max_nodes": 1,
+            "run_id": f"{run_dir.name}-{os.getpid()}",
+            "rdzv_backend": "c10d",
+            "rdzv_endpoint": "localhost:0",  # a free port, chosen by the system
+            "rdzv_configs": {"join_timeout": 120},
+            "local_addr": "localhost",
+        }
+    return {
+        "min_nodes": meeting.nodes,
+        "max_nodes": meeting.nodes,
+        "run_id": meeting.run_id,
+        "rdzv_backend": "static",
+        "rdzv_endpoint": meeting.endpoint,
+        "rdzv_configs": {"rank": meeting.node_rank, "timeout": meeting.timeout_seconds},
+        "local_addr": meeting.local_address,
+    }
 
 
 def start_method(config: RunConfig) -> str:

@@ -162,6 +162,8 @@ class Watch:
 
     def _write_stacks(self, beats: dict[int, dict[str, Any]]) -> None:
         for beat in beats.values():
+            if beat.get("host") != os.uname().nodename:
+                continue
             with contextlib.suppress(OSError, KeyError):
                 os.kill(beat["pid"], signal.SIGUSR2)
         time.sleep(STACKS_SECONDS)

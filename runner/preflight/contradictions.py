@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
-from runner import engines
+from runner import clusters, engines
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.config.sequence_limits import architecture_facts, position_limit
@@ -61,14 +61,14 @@ def _untrained(config: RunConfig) -> list[Problem]:
 
 
 def _nodes(config: RunConfig) -> list[Problem]:
-    if config.launcher.num_nodes == 1:
+    if config.launcher.num_nodes == 1 or clusters.of(config).several_machines:
         return []
     return [
         Problem(
             "launcher.num_nodes",
             config.launcher.num_nodes,
-            "runs go over one machine; more are understood by `estimate` only",
-            "use launcher.num_nodes=1, or python -m runner estimate",
+            f"cluster={config.cluster.name} is one machine",
+            "use launcher.num_nodes=1, cluster=nodes or cluster=slurm; python -m runner estimate takes any number",
         )
     ]
 

@@ -43,6 +43,14 @@ class Failure:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
+class KnownFailure(Exception):
+    """A run that failed for a reason outside its ranks: a node that is gone."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
 def first_failure(run_dir: Path, outcome: dict[str, Any]) -> Failure:
     """Which rank failed first, and of what.
 

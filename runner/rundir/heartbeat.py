@@ -11,7 +11,7 @@ from typing import Any
 from runner.rundir.record import finite
 
 HEARTBEATS = "heartbeat"
-_WIDTH = 256
+_WIDTH = 384
 
 
 class Heartbeat:
@@ -21,7 +21,7 @@ class Heartbeat:
         folder = run_dir / HEARTBEATS
         folder.mkdir(exist_ok=True)
         self._file = os.open(folder / f"rank_{rank}.json", os.O_CREAT | os.O_WRONLY, 0o644)
-        self._state: dict[str, Any] = {"pid": os.getpid()}
+        self._state: dict[str, Any] = {"pid": os.getpid(), "host": os.uname().nodename}
 
     def beat(self, **state: Any) -> None:
         """Say where the rank stands: phase, step, total, epoch, loss."""

@@ -18,10 +18,14 @@ from runner.rundir.names import PREDICTION_FILE
 from runner.rundir.rank_environment import started_by_runner
 from runner.rundir.record import FILE, SCHEMA_VERSION, Record, now
 
+AGENT_START = "RUNNER_AGENT_START"  # on a node that is not the head: its own clock says nothing about the record's
+
 
 def command_start(run_dir: Path) -> float:
     """When the command was typed, in seconds of the machine's monotonic clock; by hand: now."""
     with contextlib.suppress(OSError, ValueError, KeyError):
+        if AGENT_START in os.environ:
+            return float(os.environ[AGENT_START])
         if started_by_runner():
             return float(Record.read(run_dir).data["runner"]["started_monotonic"])
     return time.monotonic()

@@ -62,6 +62,8 @@ class Engine(base.Engine):
         section = {
             "deepspeed_config_file": str(run_dir / json_file.FILE),
             "zero3_init_flag": self.partitions_at_load(config),
+            # Over several machines never accelerate's pdsh launcher: it writes the environment into a file all can read.
+            **({"deepspeed_multinode_launcher": "standard"} if config.launcher.num_nodes > 1 else {}),
         }
         return {"distributed_type": "DEEPSPEED", "deepspeed_config": section}
 

@@ -1,0 +1,29 @@
+"""Where ranks run: one object for each cluster. Nothing outside this room asks which one it is."""
+
+from __future__ import annotations
+
+from runner.clusters.cluster import Cluster
+from runner.config.schema import RunConfig
+from runner.errors import Problem
+
+
+def of(config: RunConfig) -> Cluster:
+    """The cluster that a configuration names."""
+    return by_name(config.cluster.name)
+
+
+def by_name(name: str) -> Cluster:
+    """The cluster of this name."""
+    from runner.clusters.local import Local
+    from runner.clusters.nodes import Nodes
+    from runner.clusters.slurm import Slurm
+
+    known: dict[str, Cluster] = {"local": Local(), "nodes": Nodes(), "slurm": Slurm()}
+    return known[name]
+
+
+def one_run_only(config: RunConfig, why: str) -> list[Problem]:
+    """A problem for what runs on this machine only, where another cluster was chosen."""
+    if config.cluster.name == "local":
+        return []
+    return [Problem("cluster", config.cluster.name, why, "use cluster=local, or start single runs")]
