@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from runner import metrics, recipe
+from runner.data.long_texts import token_ids
 
 
 class CausalLanguageModel(recipe.Recipe):
@@ -40,6 +41,7 @@ class CausalLanguageModel(recipe.Recipe):
         super().__init__(config)
         self._rest: list[int] = []  # tokens of earlier rows that have filled no block yet
         self._tokens = 0
+        self._joined = 0  # rows that run into the next one without a mark or a blank between
 
     def max_positions(self) -> dict[str, int]:
         """A block is what the model sees at a time."""
@@ -59,7 +61,8 @@ class CausalLanguageModel(recipe.Recipe):
         end, size = self.row_end(), self.options.block_size
         texts = [("" if value is None else str(value)) + end for value in self.values(rows, "text")]
         stream = self._rest
-        for ids in tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]:
+        self._joined += 0 if end else sum(bool(text) and not text[-1].isspace() for text in texts)
+        for ids in token_ids(tokenizer, texts):
             stream += ids
             self._tokens += len(ids)
         whole = len(stream) // size * size
@@ -69,7 +72,10 @@ class CausalLanguageModel(recipe.Recipe):
     def preparation_notes(self) -> list[str]:
         """How many tokens there were, and how many of them the tail lost."""
         size = self.options.block_size
-        return [
+        joined = (
+            f"{self._joined:,} rows run into the next one with nothing between; task.row_end says what to put there"
+        )
+        return [joined] * bool(self._joined) + [
             f"{self._tokens:,} tokens make {self._tokens // size:,} blocks of {size}; the last {self._tokens % size} "
             "tokens fill no block and are left out"
         ]

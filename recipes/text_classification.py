@@ -12,6 +12,7 @@ from pydantic import Field
 
 from runner import metrics, recipe
 from runner.data.labels import HIDDEN, LabelMap
+from runner.data.long_texts import beginning
 
 
 class TextClassification(recipe.Recipe):
@@ -51,7 +52,9 @@ class TextClassification(recipe.Recipe):
 
     def features(self, rows: dict[str, list[Any]], tokenizer: Any) -> dict[str, list[Any]]:
         texts = [self.texts(rows, name) for name in ("sentence1", "sentence2") if self.column(name) in rows]
-        encoded = tokenizer(*texts, truncation=True, max_length=self.options.max_length)
+        limit = self.options.max_length
+        short = [[text and beginning(text, limit) for text in column] for column in texts]
+        encoded = tokenizer(*short, truncation=True, max_length=limit)
         result = {name: encoded[name] for name in tokenizer.model_input_names if name in encoded}
         label_map = self.label_map()
         labels = rows.get(self.column("label") or "", [None] * len(result["input_ids"]))

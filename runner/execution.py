@@ -18,6 +18,7 @@ from runner import metrics, render, rundir
 from runner.checkpoint.folders import newest, remove_converted
 from runner.config import plan
 from runner.config.resolve import resolve_owners
+from runner.data.source import content_hashes
 from runner.engines import engine_of
 from runner.engines.base import BuildFailed, OpBuild
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUT_OF_MEMORY, EXIT_PREEMPTED
@@ -111,6 +112,7 @@ def _open(request: Request) -> None:
     record.data |= {
         "assets": resolved_assets(checked.config),
         "metric_versions": metrics.versions(list(checked.recipe.metrics)),
+        "data_files": content_hashes(checked.config.dataset),
         **request.extra,
     }
     record.update(attempts=[{"started_at": now(), "status": "running"}], artifacts=_artifacts(run_dir))

@@ -54,6 +54,7 @@ class Recipe:
     may_be_lists: ClassVar[tuple[str, ...]] = ()  # of those, the ones that may hold a list of texts
     label_column: ClassVar[str | None] = None  # of those, the one with class labels
     metrics: ClassVar[tuple[str, ...]] = ()  # names that `score` returns
+    checks_rows: ClassVar[bool] = False  # whether rows have several layouts: `row_problem` checks them, not each column
     keeps_rows: ClassVar[bool] = True  # whether one row gives one training row (False: texts are cut into blocks)
 
     def __init__(self, config: RunConfig) -> None:
@@ -104,6 +105,10 @@ class Recipe:
     def model_overrides(self) -> dict[str, Any]:
         """Keys to set in the model's own configuration, such as the number of labels."""
         return {}
+
+    def row_problem(self, row: dict[str, Any]) -> str | None:
+        """What is wrong with a row of local data, where `checks_rows`; None where it can be read."""
+        return None
 
     def features(self, rows: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
         """Raw columns of some rows → features, one entry per resulting row.

@@ -24,6 +24,7 @@ from runner.engines import engine_of
 from runner.errors import Problem, RequestError
 from runner.execution import Request, typed_command
 from runner.preflight.assets import check_assets
+from runner.preflight.changed_data import changed_data
 from runner.preflight.check import Checked, known_total_steps, stop_on_errors
 from runner.preflight.dataset import check_data
 from runner.preflight.devices import check_devices, check_precision
@@ -118,6 +119,7 @@ def find(run_dir: Path, record: Record, arguments: list[str]) -> Found:
         + check_software(after, recipe, None)
         + engine_of(after).start_problems(after)
         + check_data(after, recipe)
+        + changed_data(after, record.data.get("data_files"))
     )
     problems += check_assets(after) + [problem for problem in here if problem.severity == "error"]
     stop_on_errors(problems)

@@ -7,9 +7,10 @@ engine's own room and become part of it here. This module imports neither Hydra 
 
 from __future__ import annotations
 
+import codecs
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, create_model
+from pydantic import AfterValidator, Field, create_model, field_validator
 from pydantic_core import PydanticCustomError
 
 from runner import engines
@@ -18,6 +19,7 @@ from runner.config.fields import Count, DecayRate, Float, Int, Open, Ranks, Sect
 Owner = Literal["auto", "deepspeed", "client"]
 Device = Literal["auto", "cpu", "cuda"]
 SectionType = TypeVar("SectionType", bound=Section)
+DELIMITERS = {"comma": ",", "tab": "\t", "semicolon": ";", "pipe": "|"}  # names that need no quotes in a shell
 
 
 def _known_engine(name: str) -> str:
@@ -88,7 +90,9 @@ class DatasetConfig(Section):
     )
     revision: Text | None = Field(None, description="Branch, tag or commit on the hub.")
     train: Text | list[Text] | None = Field(
-        None, description="Training split name (hub) or file path(s): csv, tsv, json, jsonl, parquet, txt."
+        None,
+        description="Training split name (hub) or file path(s) or pattern(s), data/*.jsonl: csv, tsv, json, jsonl, "
+        "parquet, txt; also .gz, .bz2, .xz, .zst.",
     )
     validation: Text | list[Text] | None = Field(None, description="Validation split name (hub) or file path(s).")
     test: Text | list[Text] | None = Field(
@@ -102,10 +106,61 @@ class DatasetConfig(Section):
     )
     max_train_rows: Int | None = Field(None, ge=1, description="Use only the first rows of the training split.")
     max_validation_rows: Int | None = Field(None, ge=1, description="Use only the first rows of the validation split.")
+    max_classes: Int = Field(
+        200, ge=2, description="Most classes that are taken for classes without a question; more need this key raised."
+    )
+    validation_fraction: Float | None = Field(
+        None,
+        gt=0.0,
+        lt=1.0,
+        description="Share of the training files' rows that is held out as the validation split, of each class alike; "
+        "needs `validation` to be null.",
+    )
+    validation_seed: Int = Field(
+        42,
+        ge=0,
+        le=2**32 - 1,
+        description="Seed of the rows held out by `validation_fraction`, whatever `train.seed` is.",
+    )
+    delimiter: Text | None = Field(
+        None,
+        description="Between the cells of csv and tsv files: one character, or comma, tab, semicolon, pipe; null: comma "
+        "for .csv, tab for .tsv.",
+    )
+    quoting: Literal["double", "none"] | None = Field(
+        None,
+        description='double: a cell may stand in "…"; none: quotation marks are text; null: double for .csv, none for .tsv.',
+    )
+    encoding: Text | None = Field(
+        None, description="Encoding of text files, in Python's names, e.g. cp1252 or utf-16; null: UTF-8."
+    )
+    drop_bad_rows: bool = Field(
+        False,
+        description="Leave out rows of the training and validation files that cannot be read, or lack text or label; "
+        "their number stands in the notes.",
+    )
     rows: dict[str, Int] = Field(
         {}, description="Rows by split, where known without reading the data; filled in from local files."
     )
     generated: bool = Field(False, description="True for the bundled samples: generated text, not a benchmark.")
+
+    @field_validator("delimiter")
+    @classmethod
+    def _one_character(cls, value: str | None) -> str | None:
+        value = "tab" if value in ("\t", "\\t") else value
+        if value is not None and value not in DELIMITERS and (len(value) != 1 or value in '"\r\n'):
+            raise ValueError(f"this is one character, or {', '.join(DELIMITERS)}")
+        return value
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, value: str | None) -> str | None:
+        try:
+            if value is not None and not "".encode(value):
+                codecs.lookup(value)
+        except (LookupError, ValueError):
+            raise ValueError("Python knows no such text encoding, for example cp1252 or utf-16") from None
+        return value
 
 
 class TrainConfig(Section):

@@ -2,129 +2,102 @@
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
+from runner.data.json_rows import json_lines, json_list
+from runner.data.opening import COMPRESSED, data_ending, open_text
+from runner.data.reading import OnBad, Reading, ReadLog, Row, UnreadableFile, refuse
+from runner.data.separated import separated_header, separated_rows
 from runner.regular_files import check_regular
 
+Reader = Callable[[Path, Reading, OnBad, ReadLog], Iterator[Row]]
 FORMATS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
-Row = dict[str, Any]
+_EXPORT = "save the sheet as CSV UTF-8 and name that file"
+_OTHERS = {
+    ".xlsx": _EXPORT,
+    ".xls": _EXPORT,
+    ".ods": _EXPORT,
+    ".zip": "unpack it and name the file inside",
+    ".tar": "unpack it and name the file inside",
+    ".arrow": "write it as .parquet",
+    ".feather": "write it as .parquet",
+    ".pkl": "write it as .jsonl: a pickle runs code when it is read",
+    ".yaml": "write it as .json",
+    ".xml": "write it as .jsonl, one object a line",
+}
 
 
-class UnreadableFile(Exception):
-    """A file that cannot be read as rows; the message says where and why."""
+def read_rows(
+    path: Path, reading: Reading | None = None, on_bad: OnBad = refuse, log: ReadLog | None = None
+) -> Iterator[Row]:
+    """Rows of a file by its ending: csv, tsv, jsonl, json, parquet, txt (one `text` a line), also compressed.
 
+    Blanks around column names are trimmed. An empty cell of a csv or tsv, and NaN anywhere, is None.
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """Rows of a file by its ending: csv, tsv, jsonl, json (a list of objects), parquet, txt (one `text` a line).
-
-    Blanks around column names are trimmed. An empty cell of a csv or tsv is None.
+    Args:
+        on_bad: called for each row that cannot be read, in words; without it the first one is raised.
 
     Raises:
         UnreadableFile: naming the line, where there is one.
     """
-    readers = {".csv": _csv, ".tsv": _tsv, ".jsonl": _jsonl, ".json": _json, ".parquet": _parquet, ".txt": _txt}
-    reader = readers.get(path.suffix.lower())
+    reader = _READERS.get(data_ending(path))
     if reader is None:
-        raise UnreadableFile(f"{path}: the ending {path.suffix or '(none)'} is not one of {', '.join(FORMATS)}")
+        raise UnreadableFile(*_unknown(path))
     try:
         check_regular(path)
-        yield from reader(path)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UnreadableFile(f"{path}: {_why(error)}") from None
+        yield from reader(path, reading or Reading(), on_bad, log or ReadLog())
+    except OSError as error:
+        raise UnreadableFile(f"{path}: {error.strerror or error}") from None
 
 
-def _why(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return f"is not UTF-8 (byte {error.start}); save it as UTF-8"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error)
-
-
-def header(path: Path) -> list[str]:
+def header(path: Path, reading: Reading | None = None) -> list[str]:
     """Column names as they stand in the file, blanks and all; from the first row where there is no header."""
-    if path.suffix.lower() in (".csv", ".tsv"):
-        try:
-            check_regular(path)
-            with open(path, newline="", encoding="utf-8-sig") as file:
-                return next(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","), [])
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise UnreadableFile(f"{path}: {_why(error)}") from None
-    return list(next(read_rows(path), {}))
-
-
-def _csv(path: Path) -> Iterator[Row]:
-    return _separated(path, ",")
-
-
-def _tsv(path: Path) -> Iterator[Row]:
-    return _separated(path, "\t")
-
-
-def _separated(path: Path, delimiter: str) -> Iterator[Row]:
-    csv.field_size_limit(2**31 - 1)
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, delimiter=delimiter)
-        names = [name.strip() for name in next(reader, [])]
-        for cells in reader:
-            if not cells:
-                continue
-            if len(cells) != len(names):
-                raise UnreadableFile(f"{path}: line {reader.line_num} has {len(cells)} cells, the header {len(names)}")
-            yield {name: cell if cell != "" else None for name, cell in zip(names, cells, strict=True)}
-
-
-def _jsonl(path: Path) -> Iterator[Row]:
-    with open(path, encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield _object(line, f"{path}: line {number}")
-
-
-def _object(text: str, where: str) -> Row:
+    if data_ending(path) not in SEPARATED:
+        return list(next(read_rows(path, reading, on_bad=lambda _: None), {}))
     try:
-        row = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UnreadableFile(f"{where} is no JSON ({error.msg})") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets in brackets
-        raise UnreadableFile(f"{where} cannot be read ({error})") from None
-    if not isinstance(row, dict):
-        raise UnreadableFile(f"{where} is no JSON object")
-    return {str(name).strip(): value for name, value in row.items()}
+        check_regular(path)
+        return separated_header(path, reading or Reading())
+    except OSError as error:
+        raise UnreadableFile(f"{path}: {error.strerror or error}") from None
 
 
-def _json(path: Path) -> Iterator[Row]:
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError as error:
-        raise UnreadableFile(
-            f"{path}: line {error.lineno} is no JSON ({error.msg}); one object a line is called .jsonl"
-        ) from None
-    except UnicodeDecodeError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise UnreadableFile(f"{path}: cannot be read ({error})") from None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UnreadableFile(f"{path}: expected a list of objects")
-    yield from ({str(name).strip(): value for name, value in row.items()} for row in rows)
+def _unknown(path: Path) -> tuple[str, str]:
+    ending = data_ending(path)
+    known = f"{', '.join(FORMATS)} (compressed: {', '.join(COMPRESSED)})"
+    return (
+        f"{path}: the ending {ending or '(none)'} is not one of {known}",
+        _OTHERS.get(ending, "give the file the ending of what it holds"),
+    )
 
 
-def _parquet(path: Path) -> Iterator[Row]:
+def _parquet(path: Path, reading: Reading, on_bad: OnBad, log: ReadLog) -> Iterator[Row]:
     import pyarrow
     import pyarrow.parquet
 
     try:
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches():
-            yield from ({name.strip(): value for name, value in row.items()} for row in batch.to_pylist())
+        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=1000):
+            yield from ({name.strip(): _value(value) for name, value in row.items()} for row in batch.to_pylist())
     except pyarrow.ArrowException as error:
-        raise UnreadableFile(f"{path}: {error}") from None
+        raise UnreadableFile(f"{path}: {error}", "write the file anew") from None
 
 
-def _txt(path: Path) -> Iterator[Row]:
-    with open(path, encoding="utf-8-sig") as file:
+def _value(value: object) -> object:
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _txt(path: Path, reading: Reading, on_bad: OnBad, log: ReadLog) -> Iterator[Row]:
+    with open_text(path, reading) as file:
         for line in file:
-            yield {"text": line.rstrip("\n")}
+            yield {"text": line.rstrip("\r\n")}
+
+
+SEPARATED = (".csv", ".tsv", ".tab")
+_READERS: dict[str, Reader] = {
+    **dict.fromkeys(SEPARATED, separated_rows),
+    **dict.fromkeys((".jsonl", ".ndjson"), json_lines),
+    ".json": json_list,
+    ".parquet": _parquet,
+    ".txt": _txt,
+}

@@ -6,29 +6,33 @@ row, another tokenizer or a changed recipe never meets an old file.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import json
-import os
 import shutil
-import tempfile
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import filelock
 import numpy as np
 import pyarrow as pa
 
 from runner import __version__, paths
 from runner.config.schema import DatasetConfig
-from runner.data.files import Row, read_rows
-from runner.data.scan import split_paths
+from runner.data.features import DamagedFeatures, Features, FeatureWriter, open_features
+from runner.data.preparing import Preparing, Report, all_cores, locked, no_report
+from runner.data.reading import FIRST, Findings, ReadLog, Row
+from runner.data.scan import scan_split
+from runner.data.source import SplitSource, file_hash, named_files
 from runner.recipe import Recipe
 
-ROWS_AT_A_TIME = 1000  # rows tokenised together; bounds memory, whatever the size of the split
+PARTIAL = ".partial"  # ending of a folder whose features are not whole yet
+STALE_SECONDS = 7 * 24 * 3600.0
 
 
 @dataclass
@@ -83,52 +87,104 @@ class PreparedSplit:
         return self.table.column(name).to_pylist() if name in self.table.column_names else []
 
 
-def prepare_split(recipe: Recipe, tokenizer: Any, split: str) -> PreparedSplit | None:
-    """Features of a split, from the cache or made now; None where the configuration names no such split."""
-    if getattr(recipe.config.dataset, split) is None:
+def prepare_split(recipe: Recipe, tokenizer: Any, split: str, report: Report = no_report) -> PreparedSplit | None:
+    """Features of a split, from the cache or made now; None where the configuration names no such split.
+
+    Args:
+        report: called at least once a second while they are made, here or by another process.
+    """
+    if named_files(recipe.config.dataset, split) is None:
         return None
     folder, source = _place(recipe, tokenizer, split)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(f"{folder}.lock"):
-        if not (folder / "facts.json").exists():
-            _write(folder, recipe, tokenizer, source.rows)
-    return _open(folder, folder.name)
+    progress = folder.with_suffix(".progress")
+    with locked(folder.with_suffix(".lock"), split, progress, report):
+        damage = None
+        try:
+            found = open_features(folder)
+        except DamagedFeatures as error:
+            found, damage = None, str(error)
+            shutil.rmtree(folder)
+        if found is None:
+            _remove_stale(folder.parent, keep=folder)
+            patience = recipe.config.launcher.hang_timeout_seconds
+            total = recipe.config.dataset.rows.get(split)
+            with all_cores(), Preparing(split, total, progress, report, patience) as preparing:
+                _write(folder, recipe, tokenizer, source, preparing, damage)
+            found = open_features(folder)
+    assert found is not None
+    return _opened(folder, found)
+
+
+def _opened(folder: Path, found: Features) -> PreparedSplit:
+    return PreparedSplit(found.table, found.lengths, found.items, folder.name, found.notes)
+
+
+def _write(
+    folder: Path, recipe: Recipe, tokenizer: Any, source: _Source, preparing: Preparing, damage: str | None
+) -> None:
+    own = type(recipe)(recipe.config)
+    writer = FeatureWriter(folder.with_suffix(PARTIAL), own, tokenizer)
+    writer.write(source.rows, preparing.rows)
+    writer.finish(folder, [*source.notes(), *writer.recipe.preparation_notes()], damage)
+
+
+def _remove_stale(features: Path, keep: Path) -> None:
+    """What killed preparations left of data, tokenizers or options that nobody asked for again."""
+    old = time.time() - STALE_SECONDS
+    for path in (*features.glob(f"*{PARTIAL}"), *features.glob("partial-*")):
+        with contextlib.suppress(OSError):
+            if path.stem != keep.name and path.stat().st_mtime < old:
+                shutil.rmtree(path)
 
 
 def cached_split(recipe: Recipe, tokenizer: Any, split: str) -> PreparedSplit | None:
-    """Features of a split if they have been written; never waits, never writes."""
-    if getattr(recipe.config.dataset, split) is None:
+    """Features of a split if they have been written whole; never waits, never writes."""
+    if named_files(recipe.config.dataset, split) is None:
         return None
     folder, _ = _place(recipe, tokenizer, split)
-    return _open(folder, folder.name) if (folder / "facts.json").exists() else None
+    try:
+        found = open_features(folder)
+    except DamagedFeatures:
+        return None
+    return _opened(folder, found) if found is not None else None
 
 
 def _place(recipe: Recipe, tokenizer: Any, split: str) -> tuple[Path, _Source]:
     """The folder of a split's features, named by content, and where its rows come from."""
-    dataset = recipe.config.dataset
-    limit = {"train": dataset.max_train_rows, "validation": dataset.max_validation_rows}.get(split)
-    source = _source(dataset, split)
-    fingerprint = _fingerprint(recipe, tokenizer, source.fingerprint, limit)
-    return paths.cache_dir(recipe.config.cache_dir) / "features" / fingerprint, _Source(
-        islice(source.rows, limit), source.fingerprint
+    source = (
+        _hub_source(recipe.config.dataset, split) if recipe.config.dataset.source == "hub" else _local(recipe, split)
     )
+    fingerprint = _fingerprint(recipe, tokenizer, source.fingerprint)
+    return paths.cache_dir(recipe.config.cache_dir) / "features" / fingerprint, source
 
 
 @dataclass
 class _Source:
     rows: Iterator[Row]
-    fingerprint: str
+    fingerprint: object
+    notes: Callable[[], list[str]] = list
 
 
-def _source(dataset: DatasetConfig, split: str) -> _Source:
-    if dataset.source == "hub":
-        return _hub_source(dataset, split)
-    paths = split_paths(dataset, split)
-    digest = hashlib.sha256()
-    for path in paths:
-        with open(path, "rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return _Source((row for path in paths for row in read_rows(path)), digest.hexdigest())
+def _local(recipe: Recipe, split: str) -> _Source:
+    source = SplitSource.of(recipe, split)
+    hashes = [file_hash(path) for path in source.paths]
+    cache = paths.cache_dir(recipe.config.cache_dir)
+    log, dropped, read = ReadLog(), Findings(), Counter[str]()
+
+    def rows() -> Iterator[Row]:
+        held = scan_split(source, cache).held if source.holdout is not None else []
+        for _, row in source.selected(held, log if source.drop else None, dropped):
+            read["rows"] += 1
+            yield row
+
+    def notes() -> list[str]:
+        lost = dropped.count + log.bad.count
+        first = "; ".join(map(str, [*dropped.first, *log.bad.first][:FIRST]))
+        said = f"{lost:,} of {read['rows'] + lost:,} rows were left out, as dataset.drop_bad_rows says ({first})"
+        return [said] if lost else []
+
+    return _Source(rows(), [hashes, source.key], notes)
 
 
 def _hub_source(dataset: DatasetConfig, split: str) -> _Source:
@@ -136,10 +192,11 @@ def _hub_source(dataset: DatasetConfig, split: str) -> _Source:
 
     assert dataset.hub_id is not None
     loaded = load_dataset(dataset.hub_id, dataset.hub_config, revision=dataset.revision, split=getattr(dataset, split))
-    return _Source(iter(loaded), loaded._fingerprint)
+    limit = {"train": dataset.max_train_rows, "validation": dataset.max_validation_rows}.get(split)
+    return _Source(islice(iter(loaded), limit), [loaded._fingerprint, limit])
 
 
-def _fingerprint(recipe: Recipe, tokenizer: Any, rows: str, limit: int | None) -> str:
+def _fingerprint(recipe: Recipe, tokenizer: Any, rows: object) -> str:
     """Everything that decides the features."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
@@ -150,7 +207,6 @@ def _fingerprint(recipe: Recipe, tokenizer: Any, rows: str, limit: int | None) -
     parts = {
         "runner": __version__,
         "rows": rows,
-        "limit": limit,
         "tokenizer": hashlib.sha256(vocabulary.encode()).hexdigest(),
         "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
         "code": _code_hash(type(recipe)),
@@ -166,53 +222,3 @@ def _code_hash(recipe: type[Recipe]) -> str:
     files = {Path(inspect.getfile(item)) for item in recipe.__mro__ if item is not object}
     files |= set(Path(__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(files))).hexdigest()
-
-
-def _write(folder: Path, recipe: Recipe, tokenizer: Any, rows: Iterator[Row]) -> None:
-    """Write `features.arrow` and `facts.json` next to the final folder, then move them there in one step."""
-    recipe = type(recipe)(recipe.config)  # its own state: a recipe may carry a remainder from block to block
-    partial = Path(tempfile.mkdtemp(prefix="partial-", dir=folder.parent))
-    lengths: list[int] = []
-    items: list[int] = []
-    writer = None
-    try:
-        for block in iter(lambda: list(islice(rows, ROWS_AT_A_TIME)), []):
-            columns = {name: [row.get(name) for row in block] for name in {name for row in block for name in row}}
-            features = recipe.features(columns, tokenizer)
-            table = pa.table(features)
-            if not table.num_rows:
-                continue  # too few tokens for a block yet; an empty table has no types
-            if writer is None:
-                schema = _with_open_nulls(table.schema)
-                writer = pa.ipc.new_file(str(partial / "features.arrow"), schema)
-            writer.write_table(table.cast(schema))
-            for index in range(table.num_rows):
-                one = {name: values[index] for name, values in features.items()}
-                lengths.append(recipe.length(one))
-                items.append(recipe.items(one))
-        if writer is None:
-            pa.ipc.new_file(str(partial / "features.arrow"), pa.schema([])).close()
-        else:
-            writer.close()
-        np.savez(
-            partial / "sizes.npz", lengths=np.array(lengths, dtype=np.int32), items=np.array(items, dtype=np.int32)
-        )
-        (partial / "facts.json").write_text(json.dumps({"rows": len(lengths), "notes": recipe.preparation_notes()}))
-        os.replace(partial, folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
-def _with_open_nulls(schema: pa.Schema) -> pa.Schema:
-    """A first block whose references are all missing says nothing about their type: take integers."""
-    return pa.schema(
-        [pa.field(field.name, pa.int64() if pa.types.is_null(field.type) else field.type) for field in schema]
-    )
-
-
-def _open(folder: Path, fingerprint: str) -> PreparedSplit:
-    facts = json.loads((folder / "facts.json").read_text())
-    sizes = np.load(folder / "sizes.npz")
-    table = pa.ipc.open_file(pa.memory_map(str(folder / "features.arrow"))).read_all()
-    return PreparedSplit(table, sizes["lengths"], sizes["items"], fingerprint, facts["notes"])

@@ -1,4 +1,4 @@
-"""What a local split holds, read once before any rank starts: rows, columns, labels, missing texts."""
+"""What a local split holds, read once before any rank starts: rows, columns, labels, and values that are no text."""
 
 from __future__ import annotations
 
@@ -7,70 +7,78 @@ import json
 import os
 import tempfile
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from runner import paths
-from runner.config.schema import DatasetConfig
-from runner.data.files import header, read_rows
+from pydantic import TypeAdapter
 
-SCAN_VERSION = 3
+from runner.data.files import header
+from runner.data.reading import Findings, ReadLog, Row
+from runner.data.source import SplitSource, file_hash
+from runner.data.values import EMPTY, kind_of
 
-LIST = "a list"  # of texts
-SURROGATE = "text with half a character (a lone surrogate such as \\ud800)"
+SCAN_VERSION = 4
+MOST_DISTINCT = 1000  # values of a column that are told apart, where a needed column is missing
 
 
 @dataclass
 class SplitScan:
-    """One split as it lies on disk."""
+    """One split as it lies on disk.
+
+    Attributes:
+        rows: of the run: without those left out or held out, up to the limit.
+        columns: names, blanks around them trimmed.
+        raw_columns: as they stand in the first file.
+        labels: label as JSON text → rows.
+        kinds: column → what is no plain text (see `kind_of`) → its rows. Of the label column: what is no class.
+        wrong: rows that the recipe's own check refuses.
+        bad: rows that cannot be read.
+        dropped: rows left out by `dataset.drop_bad_rows`, beside `bad`.
+        distinct: different values by column, up to MOST_DISTINCT; only where a needed column is missing.
+        notes: what reading has to say.
+        held: numbers (from 0) of the rows held out for validation.
+    """
 
     rows: int
-    columns: list[str]  # trimmed
-    raw_columns: list[str]  # as they stand in the first file
-    labels: dict[str, int] = field(default_factory=dict)  # label as JSON text → rows
-    empty: dict[str, int] = field(
-        default_factory=dict
-    )  # column → number (from 1) of the first row without a value or without the key
-    odd: dict[str, dict[str, int]] = field(
-        default_factory=dict
-    )  # column → what is no plain value (see `kind_of`) → its first row
-    files: list[int] = field(default_factory=list)  # rows read from each file
+    columns: list[str]
+    raw_columns: list[str]
+    labels: dict[str, int] = field(default_factory=dict)
+    kinds: dict[str, dict[str, Findings]] = field(default_factory=dict)
+    wrong: Findings = field(default_factory=Findings)
+    bad: Findings = field(default_factory=Findings)
+    dropped: Findings = field(default_factory=Findings)
+    distinct: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
 
-    def place(self, paths: list[Path], row: int) -> str:
-        """A row of the split in words: its number (from 1) in its file, and the file where there are several."""
-        index = 0
-        while len(paths) > 1 and row > self.files[index]:
-            row -= self.files[index]
-            index += 1
-        return f"row {row}" if len(paths) == 1 else f"row {row} of {paths[index]}"
+    @property
+    def left_out(self) -> int:
+        """Rows that the run goes without."""
+        return self.bad.count + self.dropped.count
 
 
-def split_paths(dataset: DatasetConfig, split: str) -> list[Path]:
-    """Files of a split, absolute; bundled ones lie with the package."""
-    named = getattr(dataset, split)
-    names = [named] if isinstance(named, str) else list(named or [])
-    base = paths.samples_dir() if dataset.source == "bundled" else Path.cwd()
-    return [base / Path(name).expanduser() for name in names]
+_KEPT = TypeAdapter(SplitScan)
 
 
-def scan_split(paths: list[Path], label_column: str | None, cache: Path, limit: int | None = None) -> SplitScan:
+def scan_split(source: SplitSource, cache: Path) -> SplitScan:
     """Scan the files of one split; the answer is kept under `cache`, by path, size and time of change.
 
     Raises:
         UnreadableFile: see `read_rows`.
     """
-    key = hashlib.sha256(
-        json.dumps([SCAN_VERSION, label_column, limit, [_stamp(path) for path in paths]]).encode()
-    ).hexdigest()
-    kept = cache / "scans" / f"{key}.json"
+    own_check = source.needs.row_problem
+    code = None if own_check is None else _code_of(own_check)
+    parts = [SCAN_VERSION, source.key, source.needs.key, code, [_stamp(path) for path in source.paths]]
+    kept = cache / "scans" / f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}.json"
     try:
-        return SplitScan(**json.loads(kept.read_text()))
-    except (OSError, ValueError, TypeError):
-        scan = _scan(paths, label_column, limit)
+        return _KEPT.validate_json(kept.read_bytes())
+    except (OSError, ValueError):
+        scan = _scan(source)
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=kept.parent, delete=False) as file:
-            json.dump(asdict(scan), file)
+        with tempfile.NamedTemporaryFile("wb", dir=kept.parent, delete=False) as file:
+            file.write(_KEPT.dump_json(scan))
         os.replace(file.name, kept)
     except OSError:
         pass  # a scan that cannot be kept is only slower next time
@@ -78,70 +86,74 @@ def scan_split(paths: list[Path], label_column: str | None, cache: Path, limit: 
 
 
 def _stamp(path: Path) -> list[object]:
+    """Changes with every write; the time of the last change of the inode cannot be set back by hand."""
     state = path.stat()
-    return [str(path), state.st_size, state.st_mtime_ns, state.st_ino]
+    return [str(path), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
 
 
-def _scan(paths: list[Path], label_column: str | None, limit: int | None) -> SplitScan:
-    raw = header(paths[0]) if paths else []
-    scan = SplitScan(rows=0, columns=[name.strip() for name in raw], raw_columns=raw)
-    labels: Counter[str] = Counter()
-    known = set(scan.columns)
-    for path in paths:
-        before = scan.rows
-        for row in read_rows(path):
-            if limit is not None and scan.rows >= limit:
-                break
-            scan.rows += 1
-            if row.keys() != known:
-                _missing_keys(scan, known, set(row))
-            for name, value in row.items():
-                if value is None:
-                    scan.empty.setdefault(name, scan.rows)
-                elif (kind := kind_of(value, name == label_column)) is not None:
-                    scan.odd.setdefault(name, {}).setdefault(kind, scan.rows)
-            label = row.get(label_column) if label_column else None
-            if label_column in row and kind_of(label, True) is None:
-                labels[json.dumps(label, ensure_ascii=False)] += 1
-        scan.files.append(scan.rows - before)
-    scan.labels = dict(labels)
+def _code_of(check: Any) -> str:
+    """A recipe's own check decides what is found: its options and its file are a part of the answer's name."""
+    import inspect
+
+    recipe = check.__self__
+    return file_hash(Path(inspect.getfile(type(recipe)))) + str(recipe.options.model_dump(mode="json"))
+
+
+def _scan(source: SplitSource) -> SplitScan:
+    raw = header(source.paths[0], source.reading) if source.paths else []
+    columns = [name.strip() for name in raw]
+    held = source.held_out() if source.holdout is not None else []
+    scan, log = SplitScan(rows=0, columns=columns, raw_columns=raw, held=held), ReadLog()
+    seen = _Seen(scan, source)
+    for place, row in source.selected(held, log, scan.dropped):
+        seen.row(place, row)
+    scan.labels, scan.bad, scan.notes = dict(seen.labels), log.bad, log.notes
+    scan.distinct = {name: len(values) for name, values in seen.values.items()}
     return scan
 
 
-def _missing_keys(scan: SplitScan, known: set[str], names: set[str]) -> None:
-    """Keys that this row lacks, and keys that all earlier rows lacked."""
-    for name in known - names:
-        scan.empty.setdefault(name, scan.rows)
-    for name in names - known:
-        if scan.rows > 1:
-            scan.empty.setdefault(name, 1)
-        known.add(name)
+class _Seen:
+    """Takes the rows one after the other."""
 
+    def __init__(self, scan: SplitScan, source: SplitSource) -> None:
+        needs = source.needs
+        self.scan, self.labels = scan, Counter[str]()
+        self._label, self._row_problem, self._known = needs.label, needs.row_problem, set(scan.columns)
+        self._first = ""
+        missing = {*needs.texts, *([needs.label] if needs.label else [])} - self._known
+        self.values: dict[str, set[object]] = {name: set() for name in scan.columns} if missing else {}
 
-def kind_of(value: object, label: bool = False) -> str | None:
-    """What a value is, where it is neither text nor a number that stands for text; None where it is.
+    def row(self, place: str, row: Row) -> None:
+        scan = self.scan
+        scan.rows += 1
+        self._first = self._first or place
+        if row.keys() != self._known:
+            self._missing_keys(place, set(row))
+        for name, value in row.items():
+            kind = kind_of(value, name == self._label)
+            if kind is not None:
+                self._found(name, kind, place)
+        self._count_label(row)
+        if self._row_problem is not None and (why := self._row_problem(row)) is not None:
+            scan.wrong.add(f"{place} {why}")
+        for name, values in self.values.items():
+            if len(values) < MOST_DISTINCT:
+                values.add(str(row.get(name)))
 
-    Args:
-        label: whether it has to be a class: text, a number or a truth value, nothing that only can be printed.
-    """
-    if isinstance(value, str):
-        return None if value.isascii() or _encodes(value) else SURROGATE
-    if isinstance(value, (list, tuple)):
-        return (
-            LIST
-            if all(isinstance(part, (str, int, float)) and kind_of(part) is None for part in value)
-            else "a list of other things than texts"
-        )
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, bytes):
-        return "bytes"
-    return None if not label or value is None or isinstance(value, (bool, int, float)) else f"a {type(value).__name__}"
+    def _found(self, column: str, kind: str, place: str) -> None:
+        self.scan.kinds.setdefault(column, {}).setdefault(kind, Findings()).add(place)
 
+    def _missing_keys(self, place: str, names: set[str]) -> None:
+        """Keys that this row lacks, and keys that all earlier rows lacked."""
+        for name in self._known - names:
+            self._found(name, EMPTY, place)
+        for name in names - self._known:
+            earlier = self.scan.rows - 1
+            if earlier:
+                self.scan.kinds.setdefault(name, {})[EMPTY] = Findings(earlier, [self._first])
+            self._known.add(name)
 
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    def _count_label(self, row: Row) -> None:
+        label = row.get(self._label) if self._label else None
+        if label is not None and kind_of(label, True) is None:
+            self.labels[json.dumps(label, ensure_ascii=False)] += 1

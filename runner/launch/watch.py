@@ -17,6 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from runner import machine, rundir
 from runner.cli.safe_stdout import SafeStdout
 from runner.config.schema import RunConfig
+from runner.data.preparing import PREPARING
+from runner.launch.preparation_lines import PreparationLines
 from runner.launch.process_signals import Stopping
 from runner.rundir.heartbeat import read_heartbeats
 from runner.train.progress import SAID
@@ -48,6 +50,7 @@ class Watch:
         self._last: dict[int, Any] = {}
         self._reported = False
         self._prediction_read = False
+        self._preparation = PreparationLines(console)
         self._read = _size(run_dir / rundir.LOGS / "rank_0.log")  # what an earlier attempt said is not said again
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -112,7 +115,10 @@ class Watch:
         if not beat:
             return
         phase = beat.get("phase", "")
-        if phase.startswith("evaluating"):
+        if phase.startswith(PREPARING):
+            self._preparation.show(phase, beat)
+            self._progress.update(self._task, description=phase, completed=beat.get("done", 0), total=beat.get("of"))
+        elif phase.startswith("evaluating"):
             self._progress.update(self._task, description=phase, completed=beat.get("done", 0), total=beat.get("of"))
         elif phase == "training":
             loss = beat.get("loss")

@@ -15,7 +15,7 @@ from urllib.parse import urlparse
 from runner import paths
 from runner.config.catalogue import BUNDLED, BUNDLED_TOKENIZER
 from runner.config.schema import RunConfig
-from runner.data.scan import split_paths
+from runner.data.source import named_files, split_paths
 from runner.errors import Problem
 
 Kind = Literal["model", "dataset"]
@@ -214,7 +214,7 @@ def resolved_assets(config: RunConfig) -> dict[str, dict[str, Any]]:
         splits = {
             split: [str(path) for path in split_paths(config.dataset, split)]
             for split in ("train", "validation", "test")
-            if getattr(config.dataset, split)
+            if named_files(config.dataset, split)
         }
         found["data_set"] = {"source": config.dataset.source, "name": config.dataset.name, "files": splits}
     return found

@@ -1,34 +1,39 @@
-"""The data set, checked before any rank starts: files, columns, labels, missing text."""
+"""The data set, checked before any rank starts: keys, files, rows. Columns and labels have checks of their own."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from pathlib import Path
 
 from runner import paths
 from runner.config.schema import RunConfig
-from runner.data.files import FORMATS, UnreadableFile, header
-from runner.data.labels import HIDDEN, LabelMap, as_label, distinct, label_names, names_fit
-from runner.data.scan import LIST, SplitScan, scan_split, split_paths
+from runner.data.files import FORMATS, SEPARATED
+from runner.data.opening import data_ending
+from runner.data.reading import UnreadableFile
+from runner.data.scan import SplitScan, scan_split
+from runner.data.source import SplitSource, named_files, split_paths
 from runner.errors import Problem, nearest
+from runner.preflight.columns import column_problems, text_problems
+from runner.preflight.findings import on_split, places, within
+from runner.preflight.labels import given_names, label_problems
 from runner.recipe import Recipe
 
 SPLITS = ("train", "validation", "test")
+_DIALECT = ("delimiter", "quoting")
+_DROP = "or leave them out with dataset.drop_bad_rows=true (their number stands in the notes)"
 
 
 def check_data(config: RunConfig, recipe: Recipe, typed: Collection[str] = ()) -> list[Problem]:
-    """Problems of the data set's keys, and of local and bundled data; fills in `dataset.rows` and
-    `dataset.label_names`.
+    """Problems of the data set's keys, and of local and bundled data; fills in `dataset.rows` and `dataset.label_names`.
 
     Args:
         typed: keys of the command line; a data set's own file may serve other recipes as well.
     """
-    problems = _roles(config, recipe, typed) + _given_names(config, recipe, typed)
+    problems = _roles(config, recipe, typed) + given_names(config, recipe, typed) + _held_out(config)
     if config.dataset.source == "hub":
-        return problems
+        return problems + _only_for_files(config, typed)
     needed = ("validation",) if config.mode == "evaluate" else ("train", "validation")
-    problems += [_missing_split(split) for split in needed if getattr(config.dataset, split) is None]
+    problems += [_missing_split(config, split) for split in needed if named_files(config.dataset, split) is None]
     scans: dict[str, SplitScan] = {}
     for split in SPLITS:
         found = _scan(config, recipe, split)
@@ -36,13 +41,12 @@ def check_data(config: RunConfig, recipe: Recipe, typed: Collection[str] = ()) -
             problems.append(found)
         elif found is not None:
             scans[split] = found
-    problems += _one_column_twice(recipe)
-    for split, scan in scans.items():
-        problems += _columns(config, recipe, split, scan) + _other_files(config, recipe, split, scan)
+            problems += _rows(config, split, found)
+    problems += _dialect_unread(config, typed) + column_problems(config, recipe, scans)
     if any(problem.severity == "error" for problem in problems):
         return problems
     config.dataset.rows = {split: scan.rows for split, scan in scans.items()}
-    return problems + _texts(config, recipe, scans) + _labels(config, recipe, scans)
+    return problems + text_problems(config, recipe, scans) + label_problems(config, recipe, scans)
 
 
 def _roles(config: RunConfig, recipe: Recipe, typed: Collection[str]) -> list[Problem]:
@@ -61,332 +65,100 @@ def _roles(config: RunConfig, recipe: Recipe, typed: Collection[str]) -> list[Pr
     return problems
 
 
-def _given_names(config: RunConfig, recipe: Recipe, typed: Collection[str]) -> list[Problem]:
-    names = config.dataset.label_names or []
-    if recipe.label_column is None:
-        unused = bool(names) and "dataset.label_names" in typed
-        return (
-            [
-                Problem(
-                    "dataset.label_names",
-                    _listed(names),
-                    f"this has no effect: recipe={config.recipe.name} has no class labels",
-                    "leave it out",
-                )
-            ]
-            if unused
-            else []
-        )
-    twice = sorted({name for name in names if names.count(name) > 1})
-    return (
-        [
-            Problem(
-                "dataset.label_names",
-                _listed(names),
-                f"a name stands there twice: {', '.join(map(repr, twice))}",
-                "give each class a name of its own",
-            )
-        ]
-        if twice
-        else []
-    )
+def _held_out(config: RunConfig) -> list[Problem]:
+    """A validation split that is both named and held out."""
+    dataset = config.dataset
+    if dataset.validation_fraction is None or dataset.source == "hub" or dataset.validation is None:
+        return []
+    why = f"the validation split is named already (dataset.validation={dataset.validation})"
+    fix = "add dataset.validation=null, or leave this out"
+    return [Problem("dataset.validation_fraction", dataset.validation_fraction, why, fix)]
 
 
-def _listed(names: list[str]) -> str:
-    return f"[{','.join(names)}]"
+def _only_for_files(config: RunConfig, typed: Collection[str]) -> list[Problem]:
+    """Keys that decide how files are read, beside a hub data set, which is no file of the user's."""
+    keys = ("delimiter", "quoting", "encoding", "drop_bad_rows", "validation_fraction", "validation_seed")
+    train = config.dataset.train
+    problems = []
+    for name in keys:
+        if f"dataset.{name}" not in typed:
+            continue
+        fix = "leave it out"
+        if name == "validation_fraction":
+            fix = f"""use 'dataset.train="{train}[:90%]"' 'dataset.validation="{train}[90%:]"'"""
+        value = getattr(config.dataset, name)
+        problems.append(Problem(f"dataset.{name}", value, "this has no effect on a data set of the hub", fix))
+    return problems
 
 
-def _missing_split(split: str) -> Problem:
-    return Problem(f"dataset.{split}", None, "this split is needed", f"add dataset.{split}=FILE")
+def _dialect_unread(config: RunConfig, typed: Collection[str]) -> list[Problem]:
+    """How cells are separated, where no file has cells."""
+    endings = {data_ending(path) for split in SPLITS for path in split_paths(config.dataset, split)}
+    if endings & set(SEPARATED):
+        return []
+    why = f"this has no effect: only {' and '.join(SEPARATED[:2])} files are cut into cells"
+    keys = [name for name in _DIALECT if f"dataset.{name}" in typed and getattr(config.dataset, name) is not None]
+    return [Problem(f"dataset.{name}", getattr(config.dataset, name), why, "leave it out") for name in keys]
+
+
+def _missing_split(config: RunConfig, split: str) -> Problem:
+    fix = f"add dataset.{split}=FILE"
+    if split == "validation" and config.dataset.train is not None:
+        fix += ", or hold a tenth of the training rows out with dataset.validation_fraction=0.1"
+    return Problem(f"dataset.{split}", None, "this split is needed", fix)
 
 
 def _scan(config: RunConfig, recipe: Recipe, split: str) -> SplitScan | Problem | None:
-    if getattr(config.dataset, split) is None or (
-        config.mode == "evaluate" and split == "train" and recipe.label_column is None
-    ):
+    named = named_files(config.dataset, split)
+    unused = config.mode == "evaluate" and split == "train" and recipe.label_column is None
+    if named is None or unused:
         return None
-    files = split_paths(config.dataset, split)
-    absent = [path for path in files if not path.is_file()]
-    if absent:
-        why = (
-            "no such file"
-            if not absent[0].exists()
-            else "this is a folder, not a file"
-            if absent[0].is_dir()
-            else "is no regular file"
-        )
-        return Problem(
-            f"dataset.{split}",
-            getattr(config.dataset, split),
-            f"{why}: {absent[0]}",
-            f"set dataset.{split}=FILE" + _near_file(absent[0]),
-        )
-    label = recipe.column(recipe.label_column) if recipe.label_column else None
+    source = SplitSource.of(recipe, split)
+    absent = next((path for path in source.paths if not path.is_file()), None)
+    if absent is not None:
+        return Problem(f"dataset.{split}", named, *_absent_file(split, absent))
     try:
-        limit = {"train": config.dataset.max_train_rows, "validation": config.dataset.max_validation_rows}.get(split)
-        scan = scan_split(files, label, paths.cache_dir(config.cache_dir), limit)
+        scan = scan_split(source, paths.cache_dir(config.cache_dir))
     except UnreadableFile as error:
-        return Problem(f"dataset.{split}", getattr(config.dataset, split), str(error), "fix the file")
+        return Problem(f"dataset.{split}", named, str(error), error.fix)
     if scan.rows == 0:
-        return Problem(
-            f"dataset.{split}", getattr(config.dataset, split), "this split has no rows", f"set dataset.{split}=FILE"
-        )
+        lost = f" ({scan.left_out} were left out: {places(scan.dropped, 2)})" if scan.dropped.count else ""
+        return Problem(f"dataset.{split}", named, f"this split has no rows{lost}", f"set dataset.{split}=FILE")
     return scan
 
 
-def _near_file(path: Path) -> str:
+def _absent_file(split: str, path: Path) -> tuple[str, str]:
+    """Why a path is no file, and what may have been meant."""
+    fix = f"set dataset.{split}=FILE"
     if path.is_dir():
-        inside = sorted(item.name for item in path.iterdir() if item.suffix.lower() in FORMATS)
-        return f" (it holds {', '.join(inside[:4])})" if inside else ""
+        inside = sorted(item for item in path.iterdir() if data_ending(item) in FORMATS)
+        if inside:
+            pattern = f"{path}/*{''.join(inside[0].suffixes[-2:])}"
+            fix += f" (it holds {', '.join(item.name for item in inside[:4])}; all of one kind: {pattern})"
+        return f"this is a folder, not a file: {path}", fix
+    if path.exists():
+        return f"is no regular file: {path}", fix
+    if set("*?[") & set(str(path)):
+        return f"no file fits this pattern: {path}", fix
     siblings = [item.name for item in path.parent.iterdir() if item.is_file()] if path.parent.is_dir() else []
     near = nearest(path.name, siblings)
-    return f" (did you mean {path.parent / near}?)" if near else ""
+    return f"no such file: {path}", fix + (f" (did you mean {path.parent / near}?)" if near else "")
 
 
-def _columns(config: RunConfig, recipe: Recipe, split: str, scan: SplitScan) -> list[Problem]:
-    problems = []
-    padded = [name for name in scan.raw_columns if name != name.strip()]
-    if padded:
-        problems.append(
-            Problem(
-                f"dataset.{split}",
-                getattr(config.dataset, split),
-                f"blanks around column names were trimmed: {', '.join(map(repr, padded))}",
-                "",
-                "notice",
-            )
-        )
-    twice = sorted({name for name in scan.columns if scan.columns.count(name) > 1})
-    if twice:
-        problems.append(
-            Problem(
-                f"dataset.{split}",
-                getattr(config.dataset, split),
-                f"two columns have the same name: {', '.join(map(repr, twice))}",
-                "rename one of them in the file",
-            )
-        )
-    for name in recipe.columns:
-        column = recipe.column(name)
-        optional = name in recipe.optional_columns or (split == "test" and name == recipe.label_column)
-        if column is None and not optional:
-            problems.append(
-                Problem(
-                    f"dataset.columns.{name}",
-                    "null",
-                    "the recipe needs this column",
-                    f"set dataset.columns.{name}=COLUMN",
-                )
-            )
-        elif column is not None and column not in scan.columns and column not in scan.empty:
-            assumed = optional and name not in config.dataset.columns
-            problems.append(_without_column(split, name) if assumed else _absent_column(split, name, column, scan))
-    return problems
-
-
-def _one_column_twice(recipe: Recipe) -> list[Problem]:
-    """The label among the texts would be learned from itself."""
-    if recipe.label_column is None:
-        return []
-    label = recipe.column(recipe.label_column)
-    texts = [
-        name
-        for name in recipe.columns
-        if name != recipe.label_column and label is not None and recipe.column(name) == label
-    ]
-    return [
-        Problem(
-            f"dataset.columns.{name}",
-            label,
-            "this is the column of the labels as well",
-            f"set dataset.columns.{name}=COLUMN or dataset.columns.{recipe.label_column}=COLUMN",
-        )
-        for name in texts
-    ]
-
-
-def _other_files(config: RunConfig, recipe: Recipe, split: str, scan: SplitScan) -> list[Problem]:
-    """Further files of a split must have the columns of the first that the recipe reads."""
-    problems = []
-    used = {recipe.column(name) for name in recipe.columns} & set(scan.columns)
-    for path in split_paths(config.dataset, split)[1:]:
-        absent = sorted(str(name) for name in used - {name.strip() for name in header(path)})
-        if absent:
-            problems.append(
-                Problem(
-                    f"dataset.{split}",
-                    path,
-                    f"this file lacks columns that the split's first file has: {', '.join(map(repr, absent))}",
-                    "give all files of a split the same columns",
-                )
-            )
-    return problems
-
-
-def _absent_column(split: str, name: str, column: str, scan: SplitScan) -> Problem:
-    near = nearest(column, scan.columns, cutoff=0.3)
-    found = ", ".join(repr(item) for item in scan.raw_columns)
-    return Problem(
-        f"dataset.columns.{name}",
-        column,
-        f"the {split} split has no such column; it has {found}",
-        f"set dataset.columns.{name}={near or 'COLUMN'}",
-    )
-
-
-def _without_column(split: str, name: str) -> Problem:
-    return Problem(
-        f"dataset.columns.{name}",
-        None,
-        f"the {split} split has no column {name!r}, the run goes without it",
-        f"set dataset.columns.{name}=COLUMN, or null to say so",
-        "notice",
-    )
-
-
-def _texts(config: RunConfig, recipe: Recipe, scans: dict[str, SplitScan]) -> list[Problem]:
-    problems = []
-    for split, scan in scans.items():
-        for name in recipe.columns:
-            column = recipe.column(name)
-            if name == recipe.label_column or column is None:
-                continue
-            if column in scan.empty and name not in recipe.may_be_empty:
-                problems.append(
-                    _in_row(
-                        config,
-                        split,
-                        scan,
-                        f"column {column!r} has no text",
-                        scan.empty[column],
-                        "fill it in or remove the row",
-                    )
-                )
-            for kind, row in scan.odd.get(column, {}).items():
-                if kind != LIST or name not in recipe.may_be_lists:
-                    own = (
-                        f", or say so in {config.recipe.file}: may_be_lists" if kind == LIST else ""
-                    )  # a recipe of the user's may read lists
-                    problems.append(
-                        _in_row(
-                            config,
-                            split,
-                            scan,
-                            f"column {column!r} holds {kind} where text is needed",
-                            row,
-                            f"write it as text or remove the row{own}",
-                        )
-                    )
-    return problems
-
-
-def _in_row(config: RunConfig, split: str, scan: SplitScan, what: str, row: int, fix: str) -> Problem:
-    place = scan.place(split_paths(config.dataset, split), row)
-    return Problem(f"dataset.{split}", getattr(config.dataset, split), f"{what} in {place}", fix)
-
-
-def _labels(config: RunConfig, recipe: Recipe, scans: dict[str, SplitScan]) -> list[Problem]:
-    """One label map, from the training split; every other label must be in it."""
-    if recipe.label_column is None:
-        return []
-    column = recipe.column(recipe.label_column)
-    problems = [
-        _in_row(
-            config, split, scan, f"column {column!r} has no label", scan.empty[column], "fill it in or remove the row"
-        )
-        for split, scan in scans.items()
-        if column in scan.empty and split != "test"
-    ]
-    odd = [
-        _in_row(
-            config,
-            split,
-            scan,
-            f"column {column!r} holds {kind} where a class label is needed",
-            row,
-            "write it as text or a whole number",
-        )
-        for split, scan in scans.items()
-        for kind, row in scan.odd.get(column or "", {}).items()
-    ]
-    if odd:
-        return problems + odd
-    if "train" in scans:
-        problems += _one_label_map(config, scans)
-    elif not config.dataset.label_names:
-        problems.append(
-            Problem(
-                "dataset.label_names",
-                None,
-                "without a training split the class names must be given",
-                "add dataset.label_names=[NAME,NAME]",
-            )
-        )
-    return problems if problems and problems[-1].severity == "error" else problems + _unseen(config, scans)
-
-
-def _one_label_map(config: RunConfig, scans: dict[str, SplitScan]) -> list[Problem]:
-    found = distinct(scans["train"].labels)
-    if any(isinstance(value, float) for value in found) or len(found) > 1000:
-        return [
-            Problem(
-                "dataset.train",
-                config.dataset.train,
-                f"labels are no classes: {', '.join(map(str, found[:4]))}, …",
-                "classification needs strings or whole numbers",
-            )
-        ]
-    if len(found) < 2 and config.mode == "train":
-        return [
-            Problem(
-                "dataset.train",
-                config.dataset.train,
-                f"only one label in the training split: {found}",
-                "classification needs two or more",
-            )
-        ]
-    names = config.dataset.label_names
-    if names and not names_fit(found, names):
+def _rows(config: RunConfig, split: str, scan: SplitScan) -> list[Problem]:
+    """Rows that cannot be read or were left out, and what reading has to say."""
+    problems = [on_split(config, split, note, "", "notice") for note in scan.notes]
+    drops = config.dataset.drop_bad_rows and split != "test"
+    if drops and scan.left_out:
+        first = places(scan.dropped if scan.dropped.count else scan.bad)
         why = (
-            "these names do not fit the labels of the training split: "
-            f"{', '.join(map(str, found[:6]))}{', …' if len(found) > 6 else ''}"
+            f"{within(scan.left_out, scan.rows + scan.left_out)} were left out, as dataset.drop_bad_rows says: {first}"
         )
-        return [
-            Problem(
-                "dataset.label_names",
-                _listed(names),
-                why,
-                "name every label, or every id from 0 on, or leave it to the data with dataset.label_names=null",
-            )
-        ]
-    config.dataset.label_names = label_names(found, names)
-    return []
-
-
-def _unseen(config: RunConfig, scans: dict[str, SplitScan]) -> list[Problem]:
-    known = LabelMap(config.dataset.label_names or [])
-    problems = []
-    for split, scan in scans.items():
-        for encoded, count in scan.labels.items():
-            value = json.loads(encoded)
-            if value not in known:
-                problems.append(
-                    Problem(
-                        f"dataset.{split}",
-                        getattr(config.dataset, split),
-                        f"label {value!r} ({count} rows of {split}) is not among the training labels "
-                        f"{', '.join(known.names)}",
-                        "remove the rows or add them to the training split",
-                    )
-                )
-        if scan.labels and all(as_label(json.loads(encoded)) == HIDDEN for encoded in scan.labels):
-            problems.append(
-                Problem(
-                    f"dataset.{split}",
-                    getattr(config.dataset, split),
-                    "all labels are hidden (-1): this split is predicted, not scored",
-                    "",
-                    "notice",
-                )
-            )
+        problems.append(on_split(config, split, why, "", "notice"))
+    elif scan.bad.count == 1:
+        fix = f"fix the row, {_DROP.replace('them', 'it').replace('their number', 'that')}" if split != "test" else ""
+        problems.append(on_split(config, split, str(scan.bad.first[0]), fix or "fix the row"))
+    elif scan.bad.count:
+        fix = f"fix the rows, {_DROP}" if split != "test" else "fix the rows"
+        problems.append(on_split(config, split, f"{scan.bad.count:,} rows cannot be read: {places(scan.bad)}", fix))
     return problems

@@ -12,7 +12,7 @@ from typing import Any
 from runner import __version__
 from runner.compose.overrides import parse_overrides
 from runner.config.schema import RunConfig
-from runner.data.scan import split_paths
+from runner.data.source import split_paths
 from runner.preflight.check import Checked
 from runner.rundir import provenance
 

@@ -7,7 +7,9 @@ from typing import Any
 
 from runner import rundir
 from runner.data.prepared import prepare_split
+from runner.data.preparing import PREPARING, Progress, Report
 from runner.recipe import load_recipe
+from runner.rundir.heartbeat import Heartbeat
 from runner.train import assets
 
 
@@ -21,7 +23,8 @@ def prepare_data(run_dir: Path) -> dict[str, Any]:
     try:
         recipe = load_recipe(config)
         tokenizer = assets.build_tokenizer(config)
-        splits = {name: prepare_split(recipe, tokenizer, name) for name in ("train", "validation", "test")}
+        report = reporting(Heartbeat(run_dir, 0))
+        splits = {name: prepare_split(recipe, tokenizer, name, report) for name in ("train", "validation", "test")}
     except Exception as error:
         return {"status": "failed", "error": f"{type(error).__name__}: {error}"}
     empty = [
@@ -32,3 +35,13 @@ def prepare_data(run_dir: Path) -> dict[str, Any]:
     if empty:
         return {"status": "failed", "error": "; ".join(empty)}
     return {"status": "completed", "rows": {name: len(split) for name, split in splits.items() if split is not None}}
+
+
+def reporting(heartbeat: Heartbeat) -> Report:
+    """What passes the progress of a preparation on as a heartbeat, so that it is shown and never taken for a hang."""
+
+    def report(progress: Progress) -> None:
+        rows = {"done": progress.done, "of": progress.total, "rate": progress.rate}
+        heartbeat.beat(phase=f"{PREPARING}: {progress.split}", **rows)
+
+    return report

@@ -18,6 +18,7 @@ from runner import rundir
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.data.prepared import PreparedSplit, prepare_split
+from runner.data.preparing import PREPARING
 from runner.engines.rank import Factor, rank_engine_of
 from runner.recipe import Recipe, load_recipe
 from runner.rundir.failure import restart_reason
@@ -29,6 +30,7 @@ from runner.train.by_hand import run_by_hand
 from runner.train.context import Output, RankContext, RankStart, Task, Timing
 from runner.train.device_memory import limit_memory, memory_facts
 from runner.train.faults import Faults
+from runner.train.prepare_data import reporting
 from runner.train.progress import say
 from runner.train.ranks import RankPlace, check_equal_parameters, check_ranks
 from runner.train.timing import EpochTimes, PhaseClock, device_synchronizer
@@ -152,12 +154,13 @@ def _load_task(start: RankStart) -> Task:
     train: PreparedSplit | None = None
     evaluated = {}
     with start.timing.clock.phase("data_preparation"):
-        start.output.heartbeat.beat(phase="preparing data")
+        start.output.heartbeat.beat(phase=PREPARING)
+        report = reporting(start.output.heartbeat)
         tokenizer = assets.build_tokenizer(config)
         if config.mode == "train":
-            train = prepare_split(recipe, tokenizer, "train")
+            train = prepare_split(recipe, tokenizer, "train", report)
         for name in ("validation", "test"):
-            split = prepare_split(recipe, tokenizer, name)
+            split = prepare_split(recipe, tokenizer, name, report)
             if split is not None and len(split):
                 # In a trial as many of the longest rows as one evaluation batch of every replica holds.
                 rows = config.train.eval_micro_batch_size * place.data_parallel_size

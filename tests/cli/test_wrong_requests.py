@@ -471,7 +471,8 @@ def test_other_encodings_are_named(run_cli, tmp_path: Path):
         "render", "dataset=files", f"dataset.train={tmp_path}/latin.csv", f"dataset.validation={tmp_path}/latin.csv"
     )
     assert done.returncode == 2
-    assert "is not UTF-8 (byte 29)" in done.stderr  # the 26 bytes of the header line, then c, a, f
+    assert "is not UTF-8: line 2, column 4 (byte 0xe9)" in done.stderr
+    assert "set dataset.encoding=cp1252" in done.stderr
     (tmp_path / "conf" / "model").mkdir(parents=True)
     (tmp_path / "conf" / "model" / "binary.yaml").write_bytes(b"\xff\xfe")
     done = run_cli("render", "model=binary", cwd=tmp_path)

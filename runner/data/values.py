@@ -1,0 +1,134 @@
+"""What a value in a data row is, and which of them a recipe can read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from runner.data.labels import HIDDEN, as_label
+from runner.data.reading import Row
+from runner.recipe import Recipe
+
+EMPTY = "nothing"  # null, NaN, a missing key, or text of blanks only
+LIST = "a list"  # of texts
+OTHER_LIST = "a list of other things than texts"
+CONVERSATION = "a list of messages"  # objects with role and content, or from and value
+NUMBER = "a number"
+SURROGATE = "text with half a character (a lone surrogate such as \\ud800)"
+HIDDEN_LABEL = "the hidden label -1"
+
+
+def kind_of(value: object, label: bool = False) -> str | None:
+    """What a value is, where it is no plain text; None where it is.
+
+    Args:
+        label: whether it has to be a class: then text, whole numbers and truth values are plain.
+    """
+    if isinstance(value, str):
+        if not value or value.isspace():
+            return EMPTY
+        return None if value.isascii() or _encodes(value) else SURROGATE
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return EMPTY
+    if isinstance(value, bool):
+        return None if label else "a truth value (true or false)"
+    if isinstance(value, (int, float)):
+        return _kind_of_number(value, label)
+    if isinstance(value, (list, tuple)):
+        return _kind_of_list(value)
+    if isinstance(value, dict):
+        return "an object"
+    return "bytes" if isinstance(value, bytes) else f"a {type(value).__name__}"
+
+
+def _kind_of_number(value: float, label: bool) -> str | None:
+    if not math.isfinite(value):
+        return "a number that is not finite"
+    return None if label else NUMBER
+
+
+def _kind_of_list(parts: list[Any] | tuple[Any, ...]) -> str:
+    if parts and all(isinstance(part, dict) and ({"role", "from"} & part.keys()) for part in parts):
+        return CONVERSATION
+    plain = all(isinstance(part, (str, int, float)) and kind_of(part) in (None, NUMBER, EMPTY) for part in parts)
+    return LIST if plain else OTHER_LIST
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a recipe needs of each row of a split, in the data set's own column names.
+
+    Attributes:
+        texts: columns that are read as text.
+        may_be_empty: of those, the ones that may hold nothing.
+        may_be_lists: of those, the ones that may hold a list of texts.
+        optional: of those, the ones that a data set may lack altogether.
+        label: the column of class labels.
+        judged: whether a row without a label is of no use (the training split).
+        row_problem: the recipe's own check of a whole row, in place of the columns'.
+    """
+
+    texts: tuple[str, ...]
+    may_be_empty: tuple[str, ...] = ()
+    may_be_lists: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    label: str | None = None
+    judged: bool = False
+    row_problem: Callable[[Row], str | None] | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe, split: str) -> Needs:
+        """Of a run's recipe."""
+
+        def mapped(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(column for name in names if (column := recipe.column(name)) is not None)
+
+        label = recipe.column(recipe.label_column) if recipe.label_column else None
+        return cls(
+            mapped(tuple(name for name in recipe.columns if name != recipe.label_column)),
+            mapped(recipe.may_be_empty),
+            mapped(recipe.may_be_lists),
+            mapped(recipe.optional_columns),
+            label,
+            split == "train",
+            recipe.row_problem if recipe.checks_rows else None,
+        )
+
+    @cached_property
+    def key(self) -> list[object]:
+        """What tells these needs from others, for the names of kept answers."""
+        return [self.texts, self.may_be_empty, self.may_be_lists, self.optional, self.label, self.judged]
+
+    def fault(self, row: Row) -> str | None:
+        """Why a row is of no use, in words; None for a good one."""
+        if self.row_problem is not None:
+            return self.row_problem(row)
+        for column in self.texts:
+            if column not in row and column in self.optional:
+                continue
+            kind = kind_of(row.get(column))
+            if kind is not None and not self.allows(column, kind):
+                return f"{column!r} holds {kind}"
+        if self.label is None:
+            return None
+        kind = kind_of(row.get(self.label), label=True)
+        if kind is None and self.judged and as_label(row[self.label]) == HIDDEN:
+            kind = HIDDEN_LABEL
+        return None if kind is None else f"{self.label!r} holds {kind}"
+
+    def allows(self, column: str, kind: str) -> bool:
+        """Whether a text column may hold a value of this kind."""
+        if kind == EMPTY:
+            return column in self.may_be_empty
+        return kind == NUMBER or (kind == LIST and column in self.may_be_lists)
