@@ -12,9 +12,14 @@ import socket
 import subprocess
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 DEVICES_VARIABLE = "RUNNER_DEVICES"  # a JSON list of Device fields, in place of what nvidia-smi says (tests)
+
+NVIDIA_SMI_SECONDS = 120  # without persistence mode it takes 1 to 3 s a GPU
+PEER_ACCESS_DRIVER = "550.40.07"
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,17 @@ class Device:
     memory_bytes: int
     compute_capability: tuple[int, int]
     uuid: str = ""
+    driver: str = ""
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether this is a part of a card in MIG mode."""
+        return self.uuid.startswith("MIG-")
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether MIG exists for it: A100 and A30 (8.0), and everything from Hopper (9.0) on."""
+        return self.compute_capability == (8, 0) or self.compute_capability >= (9, 0)
 
     @property
     def has_bf16(self) -> bool:
@@ -35,29 +51,86 @@ class Device:
 
 @lru_cache(maxsize=1)
 def installed_devices() -> tuple[Device, ...]:
-    """All GPUs of the machine, whatever is visible; empty without a working nvidia-smi."""
+    """All GPUs of the machine, whatever is visible: as NVML lists them, else as nvidia-smi does (1 to 3 s a GPU)."""
     injected = os.environ.get(DEVICES_VARIABLE)
     if injected is not None:
         return tuple(
             Device(**{**item, "compute_capability": tuple(item["compute_capability"])}) for item in json.loads(injected)
         )
+    return _from_nvml() or _from_nvidia_smi()
+
+
+def _from_nvml() -> tuple[Device, ...]:
+    """Through nvidia-ml-py, where it is installed: no process is started."""
+    try:
+        import pynvml
+    except ImportError:
+        return ()
+    try:
+        pynvml.nvmlInit()
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        return tuple(_nvml_device(pynvml, index, driver) for index in range(pynvml.nvmlDeviceGetCount()))
+    except pynvml.NVMLError:
+        return ()  # no driver, or one that does not answer: nvidia-smi may know more
+
+
+def _nvml_device(pynvml: ModuleType, index: int, driver: str) -> Device:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    try:
+        memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except pynvml.NVMLError:  # it shares the host's
+        memory = _host_memory_bytes()
+    capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    name, uuid = _text(pynvml.nvmlDeviceGetName(handle)), _text(pynvml.nvmlDeviceGetUUID(handle))
+    return Device(index, name, memory, (int(capability[0]), int(capability[1])), uuid, driver)
+
+
+def _text(value: str | bytes) -> str:
+    """NVML's texts, which older versions give as bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _from_nvidia_smi() -> tuple[Device, ...]:
+    """What it lists counts, also where it ends non-zero (one card of several that has fallen off the bus)."""
     if shutil.which("nvidia-smi") is None:
         return ()
-    query = ["nvidia-smi", "--query-gpu=index,name,memory.total,compute_cap,uuid", "--format=csv,noheader,nounits"]
+    query = "index,name,memory.total,compute_cap,uuid,driver_version"
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout
+        done = subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_SECONDS, check=False)
     except (OSError, subprocess.SubprocessError):
         return ()
-    return tuple(_device(line) for line in answer.splitlines() if line.count(",") >= 4)
+    return tuple(_device(line) for line in done.stdout.splitlines() if line.count(",") >= 5)
+
+
+def device_files() -> list[Path]:
+    """Device files of GPUs, which exist where a driver is loaded."""
+    return sorted(path for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _device(line: str) -> Device:
     index, _, rest = line.partition(",")
-    name, mebibytes, capability, uuid = (part.strip() for part in rest.rsplit(",", 3))
+    name, mebibytes, capability, uuid, driver = (part.strip() for part in rest.rsplit(",", 4))
     major, _, minor = capability.partition(".")
     # A GPU that shares the host's memory says [N/A] for its own; old drivers do for the compute capability.
     memory = int(mebibytes) * 2**20 if mebibytes.isdigit() else _host_memory_bytes()
-    return Device(int(index), name, memory, (int(major), int(minor or 0)) if major.isdigit() else (0, 0), uuid)
+    known = (int(major), int(minor or 0)) if major.isdigit() else (0, 0)
+    return Device(int(index), name, memory, known, uuid, driver)
+
+
+def lacks_peer_access(devices: list[Device]) -> bool:
+    """Whether several of these GPUs cannot exchange data directly: GeForce RTX 40xx before driver 550.40.07.
+
+    accelerate checks the same (utils/environment.py), but tells only ranks that its own launch command starts.
+    """
+    from packaging.version import InvalidVersion, Version
+
+    if len(devices) < 2 or not any("RTX 40" in device.name for device in devices):
+        return False
+    try:
+        return Version(devices[0].driver) < Version(PEER_ACCESS_DRIVER)
+    except InvalidVersion:
+        return True
 
 
 def _host_memory_bytes() -> int:
@@ -75,7 +148,10 @@ def visible_devices(gpu_ids: str = "all") -> list[Device]:
         if chosen is not None:
             wanted = [part.strip() for part in chosen.split(",") if part.strip()]
             devices = [device for part in wanted for device in _named(devices, part)]
-    return devices
+    if "CUDA_VISIBLE_DEVICES" not in os.environ:
+        devices = [slices[0] if (slices := _slices_of(device)) else device for device in devices]
+    cut = [device for device in devices if device.is_slice]
+    return cut[:1] or devices  # a process sees one slice, whatever else is named
 
 
 def _named(devices: list[Device], part: str) -> list[Device]:
@@ -93,19 +169,21 @@ def _named(devices: list[Device], part: str) -> list[Device]:
 
 def _slice(devices: list[Device], part: str) -> list[Device]:
     """A slice, with the memory in its profile's name (`1g.10gb`) and its card's capability."""
-    card: Device | None = None
+    return [found for card in devices for found in _slices_of(card) if found.uuid.startswith(part)][:1]
+
+
+def _slices_of(card: Device) -> list[Device]:
+    """The slices of a card in MIG mode, in nvidia-smi's order; none where it is whole."""
+    if card.is_slice or not card.can_be_cut:
+        return []
+    found, current = [], -1
     for line in _listed():
         if heading := re.match(r"GPU (\d+):", line):
-            card = next((device for device in devices if device.index == int(heading[1])), None)
-        elif (
-            card
-            and (found := re.match(r"\s+MIG (\S*?(\d+)gb\S*)\s.*UUID: (MIG-[^)]+)\)", line))
-            and found[3].startswith(part)
-        ):
-            return [
-                replace(card, name=f"{card.name} MIG {found[1]}", memory_bytes=int(found[2]) * 2**30, uuid=found[3])
-            ]
-    return []
+            current = int(heading[1])
+        elif current == card.index and (cut := re.match(r"\s+MIG (\S*?(\d+)gb\S*)\s.*UUID: (MIG-[^)]+)\)", line)):
+            name, memory = f"{card.name} MIG {cut[1]}", int(cut[2]) * 2**30
+            found.append(replace(card, name=name, memory_bytes=memory, uuid=cut[3]))
+    return found
 
 
 @lru_cache(maxsize=1)

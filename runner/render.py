@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from runner import paths, rundir
+from runner import machine, paths, rundir
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.engines import engine_of
@@ -64,6 +64,9 @@ def rank_environment(config: RunConfig) -> dict[str, str]:
         variables["GOMP_SPINCOUNT"] = SPIN_COUNT
     if config.launcher.device == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""  # accelerate under DeepSpeed takes a GPU wherever torch sees one
+    elif machine.lacks_peer_access(machine.visible_devices(config.launcher.gpu_ids)):
+        wanted = {"NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"}
+        variables |= {name: value for name, value in wanted.items() if name not in os.environ}
     variables |= engine_of(config).environment(config)
     if config.cache_dir:
         variables |= paths.cache_variables(cache)

@@ -270,7 +270,6 @@ class LauncherConfig(Section):
     )
     num_nodes: Int = Field(1, ge=1, le=65536, description="Machines; more than 1 needs cluster=nodes or cluster=slurm.")
     gpu_ids: Text = Field("all", description="Visible GPU ids to use, comma separated, or all.")
-    share_device: bool = Field(False, description="Allow more ranks than GPUs.")
     main_process_port: Int | None = Field(
         None, ge=1, le=65535, description="Port of the rendezvous in the by-hand command; null: a free one."
     )

@@ -24,6 +24,13 @@ def parameter_count(model: ModelConfig) -> int | None:
     return _counted(facts) if facts else None
 
 
+def largest_tensor(model: ModelConfig) -> int:
+    """Elements of the largest weight, as far as the facts tell: the table of word embeddings."""
+    facts = architecture_facts(model) or {}
+    hidden, vocabulary = _first(facts, "hidden_size", "d_model", "n_embd"), _first(facts, "vocab_size")
+    return hidden * vocabulary if hidden and vocabulary else 0
+
+
 def _stored(folder: Path) -> int:
     total = 0
     for path in folder.glob("*.safetensors"):

@@ -17,7 +17,7 @@ from runner.errors import Problem, RequestError
 from runner.preflight.assets import check_assets
 from runner.preflight.contradictions import contradictions, wrong_family
 from runner.preflight.dataset import check_data
-from runner.preflight.devices import check_devices, check_precision
+from runner.preflight.devices import check_devices, check_precision, check_unreadable
 from runner.preflight.model_config import builds_from_facts, check_architecture, check_bundled_tokenizer
 from runner.preflight.orphaned_processes import orphaned_processes
 from runner.preflight.output_folders import check_places, occupied
@@ -60,7 +60,9 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     config, problems = resolve_machine(composed.config)
     engine = engine_of(config)
     here: Callable[[list[Problem]], list[Problem]] = list if starting else as_warnings
-    problems = found + problems + check_precision(config) + here(check_devices(config))
+    problems = (
+        found + problems + check_precision(config) + here(check_unreadable(composed.config) + check_devices(config))
+    )
     recipe = _recipe(config, problems)
     problems += check_data(config, recipe, composed.explicit)  # counts the rows that others ask for
     problems += check_bundled_tokenizer(config) + (

@@ -62,7 +62,7 @@ def check_devices(config: RunConfig) -> list[Problem]:
                 "unset CUDA_VISIBLE_DEVICES, or use launcher.device=cpu",
             )
         ]
-    return _absent_ids(config) + _too_many_ranks(config) + _cpu_build()
+    return _absent_ids(config) + _too_many_ranks(config) + _forked_on_cuda(config) + _cpu_build()
 
 
 def _hiding(shown: str | None) -> str:
@@ -116,17 +116,32 @@ def _absent_ids(config: RunConfig) -> list[Problem]:
 def _too_many_ranks(config: RunConfig) -> list[Problem]:
     ranks, found = config.launcher.num_processes, len(machine.visible_devices(config.launcher.gpu_ids))
     assert isinstance(ranks, int), "resolved before"
-    if ranks <= found or found == 0 or config.launcher.share_device:
+    if ranks <= found or found == 0:
         return []
-    why = f"{ranks} ranks, but {found} CUDA device{'s' if found > 1 else ''} visible: ranks would share a device"
-    return [
-        Problem(
-            "launcher.num_processes",
-            ranks,
-            why,
-            f"use launcher.num_processes={found}, or allow it with launcher.share_device=true",
-        )
-    ]
+    why = f"{ranks} ranks, but {found} CUDA device{'s' if found > 1 else ''} visible: NCCL refuses two ranks on one device"
+    return [Problem("launcher.num_processes", ranks, why, f"use launcher.num_processes={found}")]
+
+
+def check_unreadable(config: RunConfig) -> list[Problem]:
+    """GPUs that the driver has made device files for but that nobody can list: never silently a run on the CPU.
+
+    Args:
+        config: as composed, with `launcher.device` as it was chosen.
+    """
+    if config.launcher.device == "cpu" or machine.installed_devices() or not machine.device_files():
+        return []
+    if not os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip():
+        return []  # the user has hidden them all
+    why = f"GPUs are installed ({', '.join(map(str, machine.device_files()))}) but neither NVML nor nvidia-smi can list them"
+    fix = "look at what nvidia-smi prints, or use launcher.device=cpu"
+    return [Problem("launcher.device", config.launcher.device, why, fix)]
+
+
+def _forked_on_cuda(config: RunConfig) -> list[Problem]:
+    if config.launcher.start_method != "fork":
+        return []
+    why = "forked ranks cannot use CUDA where their parent has touched the driver"
+    return [Problem("launcher.start_method", "fork", why, "use launcher.start_method=spawn, or leave it out")]
 
 
 def _cpu_build() -> list[Problem]:

@@ -52,12 +52,6 @@ RULES = (
         "leave it out or add launcher.device=cuda",
     ),
     Rule(
-        ("launcher.share_device",),
-        lambda c: c.launcher.device == "cuda",
-        "there is no GPU in this run",
-        "leave it out or add launcher.device=cuda",
-    ),
-    Rule(
         ("model.revision",),
         lambda c: c.model.hub_id is not None and c.model.path is None,
         "a local folder has no revisions",
@@ -109,6 +103,9 @@ def unread_sections(names: Iterable[str], sections: tuple[str, ...], why: str) -
     ]
 
 
+SET_BY_THEIR_GROUP = ("precision",)  # its options carry numbers for every engine: only what was typed can be a mistake
+
+
 def every_rule() -> list[Rule]:
     """The runner's own rules and those of all engines."""
     return [*RULES, *(rule for engine in engines.every_engine() for rule in engine.rules())]
@@ -118,13 +115,15 @@ def unused_keys(config: RunConfig, typed: Iterable[str]) -> list[Problem]:
     """Keys that nothing reads in this run: those whose value differs from the schema's default, or, for training's own,
     that were typed.
     """
-    default = RunConfig()
+    default, typed = RunConfig(), frozenset(typed)
     problems = _typed_for_training(typed) if config.mode == "evaluate" else []
     for rule in every_rule():
         if rule.matters(config):
             continue
         for key in rule.keys:
             section, _, name = key.partition(".")
+            if section in SET_BY_THEIR_GROUP and key not in typed:
+                continue
             value = getattr(getattr(config, section), name)
             if value != getattr(getattr(default, section), name):
                 problems.append(Problem(key, value, f"this has no effect: {rule.why}", rule.fix))

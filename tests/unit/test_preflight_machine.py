@@ -100,16 +100,11 @@ def test_a_wrong_id_sends_an_automatic_run_to_the_cpu_with_a_warning(gpus, tmp_p
 
 
 def test_more_ranks_than_devices(gpus, tmp_path: Path) -> None:
-    """F19: both numbers; sharing has to be asked for."""
+    """Both numbers; NCCL refuses two ranks on one device, so there is no way to ask for it."""
     gpus(1)
     problem = one(found(tmp_path, *CUDA, "launcher.num_processes=2"), "launcher.num_processes")
     assert "2 ranks, but 1 CUDA device visible" in problem.why
-    assert problem.fix == "use launcher.num_processes=1, or allow it with launcher.share_device=true"
-    assert not [
-        p
-        for p in found(tmp_path, *CUDA, "launcher.num_processes=2", "launcher.share_device=true")
-        if p.severity == "error"
-    ]
+    assert problem.fix == "use launcher.num_processes=1"
 
 
 def test_ids_that_do_not_exist(gpus, tmp_path: Path) -> None:
@@ -126,12 +121,10 @@ def test_ids_that_do_not_exist(gpus, tmp_path: Path) -> None:
 def test_the_plan_says_which_rank_works_where(gpus, tmp_path: Path) -> None:
     gpus(2)
     config = check(
-        compose_run(
-            [*CUDA, "launcher.num_processes=3", "launcher.share_device=true", f'hydra.run.dir="{tmp_path}/run"']
-        ),
+        compose_run([*CUDA, "launcher.num_processes=2", f'hydra.run.dir="{tmp_path}/run"']),
         starting=False,
     ).config
-    assert placement(config) == "rank 0 → GPU 0, rank 1 → GPU 1, rank 2 → GPU 0 (Test GPU)"
+    assert placement(config) == "rank 0 → GPU 0, rank 1 → GPU 1 (Test GPU)"
 
 
 def test_devices_by_uuid_and_slice(gpus, monkeypatch) -> None:
@@ -163,7 +156,7 @@ def test_a_slice_is_one_device_with_its_own_memory(gpus, monkeypatch) -> None:
 
 def test_a_gpu_without_memory_of_its_own_has_the_hosts() -> None:
     """What nvidia-smi says of a GPU that shares the host's memory."""
-    device = machine._device("0, NVIDIA GB10, [N/A], 12.1, GPU-7")
+    device = machine._device("0, NVIDIA GB10, [N/A], 12.1, GPU-7, 580.65.06")
     assert (device.memory_bytes, device.compute_capability) == (psutil.virtual_memory().total, (12, 1))
 
 

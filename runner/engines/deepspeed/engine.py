@@ -45,7 +45,8 @@ class Engine(base.Engine):
         """The configured stage and offload."""
         zero, offload = zero_section(config), offload_section(config)
         buckets = Buckets(**zero.model_dump(include=set(Buckets.__dataclass_fields__)))
-        return ZeroLayout(zero.stage, offload.optimizer, offload.params, buckets, zero.partition_at_load)
+        pool = offload.buffer_count * json_file.nvme_buffer_elements(config) if offload.params == "nvme" else 0
+        return ZeroLayout(zero.stage, offload.optimizer, offload.params, buckets, zero.partition_at_load, pool)
 
     def layouts(self, like: StateLayout) -> Iterable[StateLayout]:
         """Every stage with every offload to the CPU that it allows."""

@@ -8,8 +8,10 @@ from typing import Any
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.engines.deepspeed.config import offload_section, on_cpu_adam, on_nvme, zero_section
+from runner.memory.model_size import largest_tensor
 
 FILE = "ds_config.json"
+NVME_BUFFER_ELEMENTS = 100_000_000  # DeepSpeed's own default
 NEVER = 2**31 - 1  # steps_per_print: DeepSpeed's own log lines are off
 
 
@@ -85,7 +87,14 @@ def _offload(config: RunConfig) -> dict[str, Any]:
             rendered[key] = {"device": target, "pin_memory": pin}
             if target == "nvme":
                 rendered[key] |= {"nvme_path": offload.nvme_path, "buffer_count": offload.buffer_count}
+    if offload.params == "nvme":
+        rendered["offload_param"]["buffer_size"] = nvme_buffer_elements(config)
     return rendered
+
+
+def nvme_buffer_elements(config: RunConfig) -> int:
+    """Elements of one buffer of the pool that parameters are read into: DeepSpeed asserts that the largest fits."""
+    return max(NVME_BUFFER_ELEMENTS, largest_tensor(config.model))
 
 
 def _optimizer(config: RunConfig) -> dict[str, Any]:

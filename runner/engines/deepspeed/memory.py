@@ -65,6 +65,7 @@ class ZeroLayout(StateLayout):
     offload_params: Place = "none"
     buckets: Buckets = field(default_factory=Buckets)
     zero3_init: bool = False
+    nvme_pool_elements: int = 0
 
     def __post_init__(self) -> None:
         if self.stage == 0:
@@ -314,6 +315,9 @@ def _stage_3(workload: Workload, facts: ModelFacts) -> list[Item]:
         *_stage_3_buckets(workload, facts.numel),
         *_stage_3_optimizer(workload, facts, own),
     ]
+    if zero_of(workload).offload_params == "nvme":
+        pool = b * zero_of(workload).nvme_pool_elements
+        items.append(Item("communication_buckets", pool, "buffer_count × buffer_size, page-locked", ALWAYS, "host"))
     if not zero_of(workload).zero3_init:
         unsharded = b * (facts.numel - whole)
         items.append(
