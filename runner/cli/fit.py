@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from runner import clusters
 from runner.cli.request import composed_request
 from runner.compose import Composed
 from runner.engines import engine_of
@@ -30,6 +31,9 @@ def main(arguments: Sequence[str]) -> int:
     """Compose, check, search, print; returns the exit status."""
     composed, console = composed_request(arguments), terminal()
     _stop_on_fixed(composed)
+    elsewhere = clusters.one_run_only(composed.config, "fit tries what fits on this machine")
+    if elsewhere:
+        raise RequestError(elsewhere)
     checked = check(composed)
     budget = budget_of(checked.config)
     hosts = SharedHosts()

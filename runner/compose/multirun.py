@@ -112,7 +112,7 @@ def _for_whole_sweep(item: Override) -> list[Problem]:
         return [
             Problem(
                 "hydra/launcher",
-                item.input_line,
+                (item.input_line or "").partition("=")[2],
                 "cells run one after the other, because they share the devices",
                 "leave it out",
             )

@@ -78,9 +78,9 @@ def test_a_width_of_nothing_is_no_width(run_dir: Path) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_each_verb_tells_its_usage(verb: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from runner.__main__ import _guarded
+    from runner.__main__ import answer
 
-    assert _guarded(verb, [flag]) == 0
+    assert answer(verb, [flag]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("usage: python -m runner")
     assert verb in said.out

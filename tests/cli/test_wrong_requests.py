@@ -175,10 +175,10 @@ MISTAKES = {  # what is typed → what the answer must name
 
 @pytest.mark.parametrize("typed", list(MISTAKES), ids=" ".join)
 def test_a_mistake_is_named_and_nothing_is_started(typed, tmp_path: Path, capsys, monkeypatch):
-    from runner.__main__ import _guarded
+    from runner.__main__ import answer
 
     monkeypatch.chdir(ROOT)
-    code = _guarded("render", [*typed, f'hydra.run.dir="{tmp_path}/run"'])
+    code = answer("render", [*typed, f'hydra.run.dir="{tmp_path}/run"'])
     said = capsys.readouterr()
     assert code == 2, said
     for part in MISTAKES[typed]:
@@ -239,9 +239,9 @@ def test_all_mistakes_come_at_once(run_cli):
     ],
 )
 def test_all_stages_tell_what_they_find(typed, reported, tmp_path: Path, capsys):
-    from runner.__main__ import _guarded
+    from runner.__main__ import answer
 
-    assert _guarded("render", [*typed.split(), f'hydra.run.dir="{tmp_path}/run"']) == 2
+    assert answer("render", [*typed.split(), f'hydra.run.dir="{tmp_path}/run"']) == 2
     assert [line.removeprefix("error: ").split(": ")[0] for line in capsys.readouterr().err.splitlines()] == reported
 
 
@@ -264,14 +264,14 @@ def test_a_mapping_sets_keys_of_an_open_section():
     ],
 )
 def test_a_file_of_the_user_that_cannot_be_composed_is_named(text, why, tmp_path: Path, capsys, monkeypatch):
-    from runner.__main__ import _guarded
+    from runner.__main__ import answer
 
     folder = tmp_path / "conf" / "model"
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text(text)
     (folder / "other.yaml").write_text("defaults:\n  - /model: mine\n")
     monkeypatch.chdir(tmp_path)
-    assert _guarded("render", ["model=mine", f'hydra.run.dir="{tmp_path}/run"']) == 2
+    assert answer("render", ["model=mine", f'hydra.run.dir="{tmp_path}/run"']) == 2
     said = capsys.readouterr().err
     assert f"{folder}/mine.yaml" in said
     assert why in said
@@ -288,18 +288,18 @@ def test_a_file_of_the_user_that_cannot_be_composed_is_named(text, why, tmp_path
     ],
 )
 def test_a_path_that_is_too_long(typed, capsys):
-    from runner.__main__ import _guarded
+    from runner.__main__ import answer
 
-    assert _guarded("render", typed.format("x" * 300).split()) == 2
+    assert answer("render", typed.format("x" * 300).split()) == 2
     said = capsys.readouterr().err
     assert "too long" in said
     assert len(said.splitlines()) == 1
 
 
 def test_a_reference_of_the_run_folder_that_leads_nowhere(capsys):
-    from runner.__main__ import _guarded
+    from runner.__main__ import answer
 
-    assert _guarded("render", ["hydra.run.dir=${nope:1}"]) == 2
+    assert answer("render", ["hydra.run.dir=${nope:1}"]) == 2
     assert capsys.readouterr().err.startswith("error: hydra.run.dir=${nope:1}: this reference leads nowhere")
 
 
@@ -498,9 +498,9 @@ def test_hydras_flags_lead_to_our_verbs():
     ("words", "said"), [(("clean", "clean"), "error: clean clean: "), (("clean", "all"), "error: all: ")]
 )
 def test_cache_knows_one_word(words, said, capsys):
-    from runner.__main__ import _guarded
+    from runner.__main__ import answer
 
-    assert _guarded("cache", [*words]) == 2
+    assert answer("cache", [*words]) == 2
     assert capsys.readouterr().err.startswith(said)
 
 

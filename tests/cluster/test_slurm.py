@@ -41,7 +41,8 @@ class Submitted:
 
     def __init__(self, slurm: SlurmRig, run_dir: Path, *arguments: str) -> None:
         self.slurm, self.run_dir = slurm, run_dir
-        self.answer = command(*arguments, "cluster=slurm", run_dir=run_dir, env=slurm.environment)
+        slow = {"RUNNER_FAULT": "sleep=0.7:forward:*"}  # time for what happens to a run in its middle
+        self.answer = command(*arguments, "cluster=slurm", run_dir=run_dir, env={**slurm.environment, **slow})
         assert self.answer.returncode == 0, self.answer.text
         self.job = int(re.search(r"^job +(\d+)$", self.answer.stdout, re.M)[1])  # type: ignore[index]
 
