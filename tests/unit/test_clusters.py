@@ -108,7 +108,7 @@ def test_the_job_is_warned_as_a_step_and_requeued_on_75() -> None:
             "cluster.time_minutes=90",
             "cluster.options.mail-type=END",
             'cluster.setup=["module load cuda"]',
-        )  # fmt: skip
+        )
     )
     given = options(config, Path("/shared/run"), "name")
     assert (given["signal"], given["gpus-per-node"], given["cpus-per-task"]) == ("USR1@120", "4", "16")
