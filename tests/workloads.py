@@ -6,6 +6,7 @@ from typing import Any
 
 from runner.engines.ddp.memory import DdpLayout
 from runner.engines.deepspeed.memory import Buckets, ZeroLayout
+from runner.engines.fsdp.memory import FsdpLayout
 from runner.memory.facts import Architecture, ModelFacts
 from runner.memory.items import Item
 from runner.memory.workload import StateLayout, Workload
@@ -19,7 +20,12 @@ def made(architecture: Architecture, **fields: Any) -> Workload:
     launcher, stage = fields.pop("launcher", "deepspeed"), fields.pop("zero_stage", 2)
     zero = {name: fields.pop(name) for name in LAYOUT_OF_ZERO if name in fields}
     ddp = {name: fields.pop(name) for name in LAYOUT_OF_DDP if name in fields}
-    layout: StateLayout = DdpLayout(**ddp) if launcher == "ddp" else ZeroLayout(stage, **zero)
+    layouts: dict[str, StateLayout] = {
+        "ddp": DdpLayout(**ddp),
+        "fsdp": FsdpLayout(),
+        "deepspeed": ZeroLayout(stage, **zero),
+    }
+    layout = layouts[launcher]
     return Workload(architecture, layout, **fields)
 
 

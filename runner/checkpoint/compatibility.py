@@ -35,6 +35,7 @@ HARMLESS = frozenset(
         "launcher.start_timeout_seconds",
         "launcher.hang_timeout_seconds",
         "launcher.gpu_ids",
+        "fsdp.checkpoint",
         "offload.pin_memory",
         "cache_dir",
     }

@@ -50,7 +50,7 @@ def model_facts(architecture: Architecture) -> ModelFacts:
     """Parameter shapes and buffers of `architecture`, from the real class on the meta device."""
     model = meta_model(architecture)
     parameters = tuple(
-        ParameterFact(name, tensor.numel(), tensor.ndim >= 2)
+        ParameterFact(name, tensor.numel(), tensor.ndim >= 2, tensor.shape[0] if tensor.ndim else 1)
         for name, tensor in model.named_parameters()
         if tensor.requires_grad
     )

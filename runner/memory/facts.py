@@ -37,11 +37,14 @@ class Architecture:
 
 @dataclass(frozen=True)
 class ParameterFact:
-    """One trainable tensor: name, elements, and whether weight decay applies (two dimensions or more)."""
+    """One trainable tensor: name, elements, whether weight decay applies (two dimensions or more), size of the first
+    dimension.
+    """
 
     name: str
     numel: int
     decayed: bool
+    rows: int = 1
 
 
 @dataclass(frozen=True)

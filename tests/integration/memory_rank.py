@@ -14,13 +14,16 @@ from typing import Any
 
 import torch
 
-METHODS = ("ddp", "zero0", "zero1", "zero2", "zero3")
+METHODS = ("ddp", "fsdp", "zero0", "zero1", "zero2", "zero3")
+PLAIN = ("ddp", "fsdp")  # torch's own optimizer steps
 
 
 def storages(tensors: Iterable[torch.Tensor | None]) -> int:
     """Bytes of the distinct storages behind some tensors."""
     found = {
-        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t is not None and t.numel()
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
+        for t in map(local, tensors)
+        if t is not None and t.numel()
     }
     return sum(found.values())
 
@@ -41,6 +44,9 @@ def accelerator_for(method: str, zero: dict[str, Any], precision: str) -> Any:
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     assert not PartialState._shared_state
+    os.environ.pop("ACCELERATE_USE_FSDP", None)
+    if method == "fsdp":
+        return fsdp_accelerator(precision)
     if method == "ddp":
         return Accelerator(cpu=True, mixed_precision="bf16" if precision == "bf16" else "no")
     config = {
@@ -52,6 +58,29 @@ def accelerator_for(method: str, zero: dict[str, Any], precision: str) -> Any:
     }
     gloo = InitProcessGroupKwargs(backend="gloo")
     return Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config), kwargs_handlers=[gloo])
+
+
+def fsdp_accelerator(precision: str) -> Any:
+    """As runner/engines/fsdp/rank.py sets it up."""
+    from accelerate import Accelerator, FullyShardedDataParallelPlugin
+    from accelerate.state import PartialState
+    from accelerate.utils import DistributedType
+
+    os.environ["ACCELERATE_USE_FSDP"] = "true"
+    PartialState(backend="gloo")
+    PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        auto_wrap_policy="transformer_based_wrap",
+        transformer_cls_names_to_wrap=["GPT2Block"],
+        cpu_ram_efficient_loading=False,
+    )
+    return Accelerator(fsdp_plugin=plugin, mixed_precision="bf16" if precision == "bf16" else "no")
+
+
+def local(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """This rank's shard of a distributed tensor."""
+    return tensor.to_local() if tensor is not None and hasattr(tensor, "to_local") else tensor
 
 
 def groups(model: torch.nn.Module) -> list[dict[str, Any]]:
@@ -71,12 +100,12 @@ def measure(method: str, model: Any, zero: dict[str, Any], precision: str) -> di
     ids = torch.randint(0, vocab_size, (2, 16))
     counted: dict[str, int] = {}
     loss = model(input_ids=ids, labels=ids).loss
-    accelerator.backward(loss) if method == "ddp" else model.backward(loss)
+    accelerator.backward(loss) if method in PLAIN else model.backward(loss)
     counted["gradients"] = storages(GRADIENTS[method](model))
-    optimizer.step() if method == "ddp" else model.step()
+    optimizer.step() if method in PLAIN else model.step()
     parameters = [*model.parameters(), *(getattr(p, "ds_tensor", None) for p in model.parameters())]
     counted["parameters"] = storages(parameters)
-    base = optimizer.optimizer if method == "ddp" else model.basic_optimizer
+    base = optimizer.optimizer if method in PLAIN else model.basic_optimizer
     counted["optimizer_states"] = storages(
         v for state in base.state.values() for v in state.values() if torch.is_tensor(v)
     )
@@ -94,6 +123,7 @@ def kept_gradients(engine: Any) -> list[torch.Tensor]:
 
 GRADIENTS: dict[str, Callable[[Any], Any]] = {
     "ddp": plain_gradients,
+    "fsdp": plain_gradients,
     "zero0": plain_gradients,
     "zero1": kept_gradients,
     "zero2": kept_gradients,
@@ -101,6 +131,7 @@ GRADIENTS: dict[str, Callable[[Any], Any]] = {
 }
 MASTERS: dict[str, Callable[[Any], Any]] = {
     "ddp": lambda engine: [],
+    "fsdp": lambda engine: [],
     "zero0": lambda engine: [tensor for group in getattr(engine.optimizer, "fp32_groups", []) for tensor in group],
     "zero1": lambda engine: engine.optimizer.single_partition_of_fp32_groups,
     "zero2": lambda engine: engine.optimizer.single_partition_of_fp32_groups,

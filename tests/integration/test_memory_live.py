@@ -30,7 +30,7 @@ HUNDRED_MILLION = {
     "vocab_size": 19_500,
     "n_positions": 64,
 }
-METHODS = ("ddp", "zero0", "zero1", "zero2", "zero3")
+METHODS = ("ddp", "fsdp", "zero0", "zero1", "zero2", "zero3")
 ZERO = {
     "reduce_bucket_size": 20_000_000,
     "allgather_bucket_size": 20_000_000,
@@ -91,7 +91,7 @@ def measured(
 
 def workload(facts: dict[str, Any], method: str, precision: Any = "fp32") -> Workload:
     """The same run as the ranks', as the estimate sees it."""
-    launcher, stage = ("ddp", 0) if method == "ddp" else ("deepspeed", int(method[-1]))
+    launcher, stage = (method, 0) if method in ("ddp", "fsdp") else ("deepspeed", int(method[-1]))
     buckets = Buckets(**ZERO)
     return made(
         Architecture.of("causal_lm", facts),

@@ -1,0 +1,1 @@
+"""torch's FSDP2 (`fully_shard`) under accelerate."""

@@ -1,0 +1,79 @@
+"""torch's FSDP2 under accelerate: parameters, gradients and optimizer states sharded over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.config import plan
+from runner.config.schema import RunConfig
+from runner.engines import base
+from runner.engines.base import Rule
+from runner.engines.fsdp.config import fsdp_section
+from runner.engines.fsdp.layer_classes import layer_classes
+from runner.engines.fsdp.memory import FsdpLayout, fsdp_label
+from runner.errors import Problem
+from runner.memory.workload import StateLayout
+
+
+class Engine(base.Engine):
+    """FSDP2 under accelerate."""
+
+    name = "fsdp"
+    order = 2
+
+    def label(self, config: Mapping[str, object]) -> str:
+        """`FSDP`, `FSDP without resharding`."""
+        section = config.get("fsdp")
+        return fsdp_label(not (isinstance(section, Mapping) and section.get("reshard_after_forward") is False))
+
+    def layout(self, config: RunConfig) -> StateLayout:
+        """Everything sharded."""
+        return FsdpLayout(fsdp_section(config).reshard_after_forward)
+
+    def layouts(self, like: StateLayout) -> Iterable[StateLayout]:
+        """With and without resharding."""
+        return [FsdpLayout(True), FsdpLayout(False)]
+
+    def accelerate_section(self, config: RunConfig, run_dir: Path, ranks: int) -> dict[str, Any]:
+        """Complete: accelerate's defaults differ between its versions of FSDP."""
+        section = fsdp_section(config)
+        layers = section.wrap or layer_classes(str(config.model.config.get("model_type", "")))
+        settings: dict[str, Any] = {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": section.reshard_after_forward,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_state_dict_type": "FULL_STATE_DICT" if section.checkpoint == "full" else "SHARDED_STATE_DICT",
+            "fsdp_cpu_ram_efficient_loading": False,
+            "fsdp_offload_params": False,
+            "fsdp_activation_checkpointing": False,  # train.gradient_checkpointing is the model's own
+        }
+        if layers:
+            settings["fsdp_transformer_layer_cls_to_wrap"] = ",".join(layers)
+        precision = "no" if config.precision.name == "fp32" else config.precision.name
+        return {"distributed_type": "FSDP", "mixed_precision": precision, "fsdp_config": settings}
+
+    def checkpoint_bytes(self, config: RunConfig, parameters: int) -> int:
+        """fp32 weights and Adam's two moments, each shard once."""
+        return parameters * (4 + 8)
+
+    def problems(self, config: RunConfig) -> list[Problem]:
+        """One rank has nothing to shard; fp16 is unproved."""
+        found = []
+        if plan.world_size(config) == 1:
+            why = "FSDP shards over ranks, and there is one only"
+            fix = "use launcher.num_processes=2 or more, or launcher=ddp"
+            found.append(Problem("launcher", self.name, why, fix))
+        if config.precision.name == "fp16" and config.launcher.device == "cuda":
+            why = "loss scaling over shards has not been proved here"
+            found.append(Problem("precision", "fp16", why, "use precision=bf16"))
+        return found
+
+    def rules(self) -> tuple[Rule, ...]:
+        """FSDP's keys matter under FSDP."""
+        keys = ("fsdp.reshard_after_forward", "fsdp.wrap", "fsdp.checkpoint")
+        why = "only launcher=fsdp reads it"
+        return (
+            Rule(keys, lambda config: config.launcher.name == self.name, why, "add launcher=fsdp, or leave it out"),
+        )
