@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
-CASES = SHARED / "cases" / "inputs"
+CASES = ROOT / "tests" / "inputs"  # small files and models with one trap each
 SMALL = (
     "dataset.max_train_rows=200",
     "dataset.max_validation_rows=40",

@@ -1,4 +1,4 @@
-"""A user's own DeepSpeed JSON: F06, F08, F13, F14, F15, F33. Refusals in process, runs on real ranks."""
+"""A user's own DeepSpeed JSON: number forms, batches, owners, `auto`. Refusals in process, runs on real ranks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 import yaml
 
 from runner.errors import RequestError
-from tests.conftest import CASES, needs_shared
+from tests.conftest import CASES
 
-pytestmark = needs_shared(CASES)
 CONF = CASES / "conf"
 FILES = ("dataset=files", f"dataset.train={CASES}/data/cls_train.csv", f"dataset.validation={CASES}/data/cls_eval7.csv")
 ONE = (*FILES, "launcher.num_processes=1", "train.max_steps=2", "train.log_every=1", "train.save_model=false")
@@ -50,7 +49,7 @@ def test_contradictions_name_both_values(overrides, parts):
 
 
 def test_text_is_converted_or_refused(tmp_path: Path):
-    """F08: "2" is read as 2, with a notice; "true" is refused: DeepSpeed takes any text for true."""
+    """The text "2" is read as 2, with a notice; "true" is refused: DeepSpeed takes any text for true."""
     run = checked(*FILES, f"launcher.config_file={CONF}/ds_batch_strings.json", "launcher.num_processes=1")
     assert (run.config.train.micro_batch_size, run.config.train.gradient_accumulation_steps) == (2, 4)
     assert sum("text was read as the number" in notice.why for notice in run.notices) == 2
@@ -84,7 +83,7 @@ def test_blocks_of_the_wrong_shape_are_named(tmp_path: Path):
 
 
 def test_no_auto_is_left(tmp_path: Path, run_cli):
-    """F14: every `auto` is filled with what runs."""
+    """Every `auto` is filled with what runs."""
     done = run_cli(
         "render",
         *FILES,
@@ -125,7 +124,7 @@ def test_an_auto_that_nothing_can_fill_is_refused_by_name(tmp_path: Path):
     ],
 )
 def test_presence_of_a_block_decides_who_owns_it(file, owners, real_run, tmp_path: Path):
-    """F13 on real ranks: each runs, with the same learning rates: 2 steps of a linear schedule without warm-up."""
+    """On real ranks: each runs, with the same learning rates: 2 steps of a linear schedule without warm-up."""
     result = real_run(*ONE, "scheduler.warmup_steps=0", f"launcher.config_file={CONF}/{file}", run_dir=tmp_path / "run")
     assert result.returncode == 0, result.text
     config = result.record["config"]
@@ -134,7 +133,7 @@ def test_presence_of_a_block_decides_who_owns_it(file, owners, real_run, tmp_pat
 
 
 def test_accumulation_means_the_same_for_every_launcher(real_run, tmp_path: Path):
-    """F15: 32 rows, micro batch 2, one rank: 16 batches; 4 accumulated: 4 steps; 3 accumulated: ceil(16 / 3) = 6."""
+    """32 rows, micro batch 2, one rank: 16 batches; 4 accumulated: 4 steps; 3 accumulated: ceil(16 / 3) = 6."""
     for launcher in ("ddp", "deepspeed"):
         for accumulation, steps in ((4, 4), (3, 6)):
             result = real_run(
@@ -151,7 +150,7 @@ def test_accumulation_means_the_same_for_every_launcher(real_run, tmp_path: Path
 
 @pytest.mark.parametrize("spelling", ["1e-5", "1E-5", "'1e-5'", "1.0e-5", ".00001"])
 def test_numbers_are_numbers_wherever_they_are_written(spelling, run_cli):
-    """F06: whatever the spelling, plain loaders read numbers back from the rendered files."""
+    """Whatever the spelling, plain loaders read numbers back from the rendered files."""
     done = run_cli("render", f"optimizer.lr={spelling}", "zero.reduce_bucket_size=5e8")
     assert done.returncode == 0, done.stderr
     assert yaml.safe_load((done.run_dir / "config.yaml").read_text())["optimizer"]["lr"] == 1e-5

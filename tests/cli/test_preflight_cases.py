@@ -16,7 +16,7 @@ import pytest
 
 from runner.engines.deepspeed import ops
 from runner.paths import cache_dir
-from tests.conftest import CASES, ROOT, SMALL, Result, cli_environment, command, needs_shared
+from tests.conftest import CASES, ROOT, SMALL, Result, cli_environment, command
 
 SHORT = (*SMALL, "train.epochs=1", "train.max_steps=3", "scheduler.warmup_steps=0")
 WITHOUT_DEEPSPEED = '''
@@ -72,26 +72,26 @@ def ddp_in_bf16(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path,
     return done, folder / "home", folder / "cache"
 
 
-def test_f34_ddp_runs_without_deepspeed(ddp_in_bf16):
+def test_ddp_runs_without_deepspeed(ddp_in_bf16):
     done, _, _ = ddp_in_bf16
     assert done.returncode == 0, done.text
     assert "deepspeed" not in done.record["versions"]
     assert done.record["optimizer_steps"] == 3
 
 
-def test_f21_the_record_holds_the_format_measured_in_the_step(ddp_in_bf16):
+def test_the_record_holds_the_format_measured_in_the_step(ddp_in_bf16):
     observed = ddp_in_bf16[0].record["observed"]
     assert (observed["activation_dtype"], observed["parameter_dtype"]) == ("bfloat16", "float32")
 
 
-def test_f44_one_setting_moves_every_cache_and_home_stays_empty(ddp_in_bf16):
+def test_one_setting_moves_every_cache_and_home_stays_empty(ddp_in_bf16):
     done, home, cache = ddp_in_bf16
     assert done.returncode == 0, done.text
     assert not list(home.iterdir())
     assert {"features", "scans", "tmp"} <= {path.name for path in cache.iterdir()}
 
 
-def test_f01_and_f02_the_record_says_where_assets_and_metrics_come_from(ddp_in_bf16):
+def test_the_record_says_where_assets_and_metrics_come_from(ddp_in_bf16):
     record = ddp_in_bf16[0].record
     assert record["assets"]["tokenizer"] == {"source": "bundled", "name": "deberta_tiny"}
     assert all(Path(name).is_absolute() for files in record["assets"]["data_set"]["files"].values() for name in files)
@@ -100,7 +100,7 @@ def test_f01_and_f02_the_record_says_where_assets_and_metrics_come_from(ddp_in_b
 
 
 def test_the_cache_is_listed_and_cleaned(ddp_in_bf16, run_cli, tmp_path: Path):
-    """F44: `cache clean` removes what the runner made, and nothing else."""
+    """`cache clean` removes what the runner made, and nothing else."""
     cache = tmp_path / "cache"
     shutil.copytree(ddp_in_bf16[2], cache)
     (cache / "huggingface").mkdir(exist_ok=True)
@@ -136,7 +136,7 @@ def test_the_cache_is_listed_and_cleaned(ddp_in_bf16, run_cli, tmp_path: Path):
     assert wrong.returncode == 2
 
 
-def test_f34_deepspeed_is_refused_before_launch_and_rendered_all_the_same(run_cli, tmp_path: Path):
+def test_deepspeed_is_refused_before_launch_and_rendered_all_the_same(run_cli, tmp_path: Path):
     environment = without_deepspeed(tmp_path / "site")
     done = run_cli(env=environment)
     assert done.returncode == 2
@@ -151,7 +151,7 @@ def test_f34_deepspeed_is_refused_before_launch_and_rendered_all_the_same(run_cl
     assert json.loads((rendered.run_dir / "ds_config.json").read_text())["zero_optimization"]["stage"] == 2
 
 
-def test_f34_without_compilers_and_cuda_the_default_run_works_and_offload_is_refused(run_cli, tmp_path: Path):
+def test_without_compilers_and_cuda_the_default_run_works_and_offload_is_refused(run_cli, tmp_path: Path):
     (tmp_path / "empty").mkdir()
     bare = {"PATH": str(tmp_path / "empty"), "CUDA_HOME": "/nonexistent"}
     refused = run_cli("offload=optimizer_cpu", env=bare)
@@ -162,20 +162,20 @@ def test_f34_without_compilers_and_cuda_the_default_run_works_and_offload_is_ref
     assert done.returncode == 0, done.text
 
 
-def test_f19_cuda_on_a_machine_without(run_cli):
+def test_cuda_on_a_machine_without(run_cli):
     done = run_cli("launcher=ddp", "launcher.device=cuda", "launcher.num_processes=2", env={"RUNNER_DEVICES": "[]"})
     assert done.returncode == 2
     assert "no CUDA device visible" in done.stderr
     assert not done.run_dir.exists()
 
 
-def test_f21_fp16_on_a_cpu(run_cli):
+def test_fp16_on_a_cpu(run_cli):
     done = run_cli("launcher.device=cpu", "precision=fp16")
     assert done.returncode == 2
     assert "use precision=fp32 or precision=bf16" in done.stderr
 
 
-def test_f32_a_loss_that_is_not_finite_ends_the_run_in_words(run_cli):
+def test_a_loss_that_is_not_finite_ends_the_run_in_words(run_cli):
     """Step, learning rate and rows; the record is JSON that any reader takes, with null for what is no number."""
     done = run_cli(
         "launcher=ddp",
@@ -212,8 +212,8 @@ def test_f32_a_loss_that_is_not_finite_ends_the_run_in_words(run_cli):
     assert done.steps[-1]["loss"] is None
 
 
-def test_f35_the_plan_names_the_cpu_optimizer_and_a_left_lock_is_removed(run_cli, tmp_path: Path):
-    """F35, F36: built once into the runner's cache (40 s on a fresh machine); a copy of it with a planted lock must not
+def test_the_plan_names_the_cpu_optimizer_and_a_left_lock_is_removed(run_cli, tmp_path: Path):
+    """Built once into the runner's cache (40 s on a fresh machine); a copy of it with a planted lock must not
     hang.
     """
     done = run_cli("offload=optimizer_cpu", *SHORT, timeout=280)
@@ -232,7 +232,6 @@ def test_f35_the_plan_names_the_cpu_optimizer_and_a_left_lock_is_removed(run_cli
     assert "building" not in again.stdout
 
 
-@needs_shared(CASES)
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -240,14 +239,14 @@ def test_f35_the_plan_names_the_cpu_optimizer_and_a_left_lock_is_removed(run_cli
         ("ds_nvme_bad_path.json", "offload.nvme_path=/no/such/mount: there is no such folder"),
     ],
 )
-def test_f56_nvme_in_a_users_json(name, words, run_cli):
+def test_nvme_in_a_users_json(name, words, run_cli):
     done = run_cli(f"launcher.config_file={CASES}/conf/{name}")
     assert done.returncode == 2
     assert words in done.stderr
     assert not done.run_dir.exists()
 
 
-def test_f56_nvme_as_typed(run_cli):
+def test_nvme_as_typed(run_cli):
     stage = run_cli("offload=nvme", "zero_stage=2", f"offload.nvme_path={ROOT}")
     assert "ZeRO 3 only, this is ZeRO 2" in stage.stderr
     proc = run_cli("offload=nvme", "zero_stage=3", "offload.nvme_path=/proc")
@@ -277,7 +276,7 @@ def can_mount() -> bool:
 
 
 @pytest.mark.skipif(not can_mount(), reason="no private mounts here")
-def test_f44_and_f43_small_disks_are_named_before_the_start(tmp_path: Path):
+def test_small_disks_are_named_before_the_start(tmp_path: Path):
     """A home of 30 MiB: the warning names the volume. A run folder of 8 MiB: its checkpoints are refused, with the way
     on.
     """
@@ -313,8 +312,7 @@ def test_errors_that_need_no_torch_import_none(tmp_path: Path):
     assert done.stdout.splitlines()[-1] == "2 []", done
 
 
-@needs_shared(CASES)
-def test_f60_parameters_are_counted_once():
+def test_parameters_are_counted_once():
     """The estimate's parameters are the tensors of the file: tied weights stand there once.
 
     (`final_logits_bias` is a buffer.)
@@ -347,7 +345,7 @@ for name, family in json.loads(sys.argv[2]).items():
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(bool(ops.lacking("async_io")), reason="libaio or a compiler is missing")
-def test_f56_nvme_for_real_leaves_nothing_behind(tmp_path: Path):
+def test_nvme_for_real_leaves_nothing_behind(tmp_path: Path):
     """Two minutes for the first build of async_io; swap files above 1 MiB a rank are seen while it runs, and are gone
     after.
     """

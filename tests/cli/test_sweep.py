@@ -114,7 +114,7 @@ def test_the_same_sweep_again_redoes_only_what_failed(mixed: tuple[Path, Any, An
 
 
 def test_one_folder_a_job_whatever_the_number_of_ranks(mixed: tuple[Path, Any, Any]) -> None:
-    """F37: no folder of a rank, no configuration outside run folders; each run has its two rank logs."""
+    """No folder of a rank, no configuration outside run folders; each run has its two rank logs."""
     cwd, _, _ = mixed
     folders = {path.parent for path in cwd.rglob("config.yaml")}
     assert folders == {path.parent for path in cwd.rglob("record.json") if "train.max_steps=0" not in path.read_text()}
@@ -123,7 +123,7 @@ def test_one_folder_a_job_whatever_the_number_of_ranks(mixed: tuple[Path, Any, A
 
 
 def test_nothing_leaks_from_cell_to_cell(tmp_path: Path, real_run: Any) -> None:
-    """F38: the second cell has its own precision, its losses are those of the run alone, and an edited file comes too
+    """The second cell has its own precision, its losses are those of the run alone, and an edited file comes too
     late.
     """
     model = tmp_path / "conf" / "scheduler" / "mine.yaml"

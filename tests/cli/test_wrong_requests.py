@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import CASES, ROOT, cli_environment, command, needs_shared
+from tests.conftest import CASES, ROOT, cli_environment, command
 
 MISTAKES = {  # what is typed → what the answer must name
     ("mdoel=tiny",): ["mdoel=tiny", "did you mean model="],
@@ -348,7 +348,7 @@ def test_a_typo_and_help_import_no_torch(tmp_path: Path):
 
 
 def test_offline_says_what_is_missing_and_three_ways_on(run_cli, tmp_path: Path):
-    """F01, line 5: within 15 seconds, one message, no connection where offline is asked for."""
+    """Within 15 seconds, one message, no connection where offline is asked for."""
     began = time.monotonic()
     done = run_cli("model=deberta_xl", "zero_stage=2", env={"HF_HOME": str(tmp_path / "empty"), "HF_HUB_OFFLINE": "1"})
     assert time.monotonic() - began < 15
@@ -362,7 +362,7 @@ def test_offline_says_what_is_missing_and_three_ways_on(run_cli, tmp_path: Path)
 
 
 def test_offline_makes_no_connection_attempt(monkeypatch):
-    """F01: with the offline switch on, no socket is opened."""
+    """With the offline switch on, no socket is opened."""
     from runner.preflight import assets
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -373,7 +373,7 @@ def test_offline_makes_no_connection_attempt(monkeypatch):
 
 
 def test_a_folder_named_like_the_data_set_is_reported(run_cli, tmp_path: Path):
-    """F01, shadow variant: `mrpc/` in the current folder is named and not read."""
+    """`mrpc/` in the current folder is named and not read."""
     (tmp_path / "mrpc").mkdir()
     (tmp_path / "mrpc" / "x.txt").write_text("shadow")
     (tmp_path / "nyu-mll" / "glue").mkdir(parents=True)
@@ -382,7 +382,6 @@ def test_a_folder_named_like_the_data_set_is_reported(run_cli, tmp_path: Path):
     assert "./nyu-mll/glue has the same name" in done.stderr
 
 
-@needs_shared(CASES)
 @pytest.mark.parametrize(
     ("train", "validation", "parts"),
     [
@@ -396,7 +395,7 @@ def test_a_folder_named_like_the_data_set_is_reported(run_cli, tmp_path: Path):
     ],
 )
 def test_wrong_data_is_named_before_any_rank_starts(train, validation, parts, run_cli):
-    """F03, F04."""
+    """Column names and labels that do not fit: the file, the row and what is allowed are named."""
     done = run_cli(
         "dataset=files", f"dataset.train={CASES}/data/{train}", f"dataset.validation={CASES}/data/{validation}"
     )
@@ -406,9 +405,8 @@ def test_wrong_data_is_named_before_any_rank_starts(train, validation, parts, ru
         assert part in done.stderr
 
 
-@needs_shared(CASES)
 def test_a_path_with_any_characters_gets_the_line_to_type(run_cli):
-    """F26: unquoted it is refused with the exact quoted form; that form is accepted."""
+    """Unquoted it is refused with the exact quoted form; that form is accepted."""
     path = f"{CASES}/data/cls 100% (a=b),v2 ü.csv"
     done = run_cli("render", "dataset=files", f"dataset.train={path}", f"dataset.validation={CASES}/data/cls_eval7.csv")
     assert done.returncode == 2
@@ -421,7 +419,7 @@ def test_a_path_with_any_characters_gets_the_line_to_type(run_cli):
 
 
 def test_missing_and_broken_references_are_listed_together(run_cli, tmp_path: Path):
-    """F27: one `???`, an unknown root, a typo inside a reference; also where nothing uses the key."""
+    """One `???`, an unknown root, a typo inside a reference; also where nothing uses the key."""
     (tmp_path / "conf" / "model").mkdir(parents=True)
     (tmp_path / "conf" / "model" / "broken.yaml").write_text(
         "# @package _global_\nmodel:\n  name: broken\n  path: ???\n  revision: ${paths.root}/run\nscheduler:\n  "

@@ -92,7 +92,7 @@ def test_ddp_ranks_hold_equal_parameters_and_all_the_rows(baseline):
 
 
 def test_one_process_sees_the_same_schedule(real_run, tmp_path: Path):
-    """F16: half the peak in the middle, whatever the number of ranks, with accumulation too."""
+    """Half the peak in the middle, whatever the number of ranks, with accumulation too."""
     for ranks, accumulation in ((1, 1), (2, 1), (2, 2)):
         result = real_run(
             "launcher=ddp",

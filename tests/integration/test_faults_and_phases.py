@@ -1,4 +1,4 @@
-"""Faults asked for on real ranks: memory that runs out (F09, F50), and seconds that go where they belong (F61).
+"""Faults asked for on real ranks: memory that runs out, and seconds that go where they belong.
 
 A CUDA out-of-memory cannot exist on a CPU machine, so torch's own exception class is raised in its place.
 """
@@ -29,7 +29,7 @@ def plain(real_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_a_run_without_faults_tries_evaluation_first(plain: Any) -> None:
-    """F50: the longest evaluation batch appears in every rank's log before step 1."""
+    """The longest evaluation batch appears in every rank's log before step 1."""
     assert plain.returncode == 0
     for rank in (0, 1):
         log = (plain.run_dir / "logs" / f"rank_{rank}.log").read_text()
@@ -77,7 +77,7 @@ def test_accumulation_changes_no_step(real_run: Any, plain: Any, tmp_path: Path)
 
 
 def test_memory_of_evaluation_does_not_grow_with_rows(real_run: Any, tmp_path: Path) -> None:
-    """F50: 100 rows and 800 (kept logits of 50,000 words would need gigabytes) peak within 50 MB of each other."""
+    """100 rows and 800 (kept logits of 50,000 words would need gigabytes) peak within 50 MB of each other."""
     lines = [
         f"the {colour} cat saw {number} dogs near the river"
         for colour in ("red", "small", "old", "blue", "quick")

@@ -31,7 +31,7 @@ def whole(real_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 
 def test_a_killed_runner_takes_its_ranks_along_and_the_run_goes_on(whole: Result, tmp_path: Path) -> None:
-    """Case F48, KILL; what is still going on is not resumed; a folder with odd characters in its name."""
+    """What is still going on is not resumed; a folder with odd characters in its name."""
     run_dir = tmp_path / "a run, of = ünïcode 试"
     started = Started(
         *LAUNCHERS["zero2"], *SHORT, "checkpoint.every_steps=2", "train.dataloader_workers=1", run_dir=run_dir
@@ -219,7 +219,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_costs_a_checkpoint_not_the_run(small_disk: Path, real_run: Any, tmp_path: Path) -> None:
-    """Case F43: refused before training; without that check reported when it happens, the earlier checkpoint stays;
+    """Refused before training; without that check reported when it happens, the earlier checkpoint stays;
     with space it continues.
     """
     with pytest.raises(RequestError, match=r"3 checkpoints of about .* free are 6.0 MiB"):

@@ -118,7 +118,6 @@ def test_the_by_hand_command_really_runs(run_cli, tmp_path: Path):
         assert json.loads((run_dir / "by_hand_1" / "record.json").read_text())["status"] == "completed"
 
 
-@needs_shared(CASES)
 @pytest.mark.parametrize(
     ("train", "names"),
     [
@@ -130,7 +129,7 @@ def test_the_by_hand_command_really_runs(run_cli, tmp_path: Path):
     ],
 )
 def test_labels_and_headers_of_every_kind(train, names, real_run, tmp_path: Path):
-    """F03, F04, F26: one label map from the training split, in the record and in the saved configuration."""
+    """One label map from the training split, in the record and in the saved configuration."""
     validation = {"cls_strlabels.csv": "cls_strlabels.csv", "cls_labels12.csv": "cls_labels12.csv"}.get(
         train, "cls_eval7.csv"
     )
@@ -142,7 +141,6 @@ def test_labels_and_headers_of_every_kind(train, names, real_run, tmp_path: Path
     assert result.record["epochs"][0]["eval_rows"] == result.record["epochs"][0]["eval_rows_scored"] > 0
 
 
-@needs_shared(CASES)
 def test_columns_are_mapped(real_run, tmp_path: Path):
     mapped = ("dataset.columns.sentence1=text_a", "dataset.columns.sentence2=text_b", "dataset.columns.label=gold")
     result = real_run(
@@ -160,9 +158,8 @@ def test_columns_are_mapped(real_run, tmp_path: Path):
     }
 
 
-@needs_shared(CASES)
 def test_hidden_labels_are_predicted_not_scored(real_run, tmp_path: Path):
-    """F04: a split whose labels are all -1."""
+    """A split whose labels are all -1."""
     result = real_run(
         *files("cls_train.csv"),
         f"dataset.test={DATA}/cls_test_hidden.csv",
@@ -176,9 +173,8 @@ def test_hidden_labels_are_predicted_not_scored(real_run, tmp_path: Path):
     assert any("predicted, not scored" in notice for notice in result.record["notices"])
 
 
-@needs_shared(CASES)
 def test_a_head_with_other_labels_is_replaced_and_named(real_run, tmp_path: Path):
-    """F11: MNLI's 3 labels become the task's 2; only the head is new, and the run says so."""
+    """MNLI's 3 labels become the task's 2; only the head is new, and the run says so."""
     model = f"model.path={CASES}/models/tiny-deberta-3labels"
     result = real_run(
         *files("cls_train.csv"),
@@ -195,10 +191,9 @@ def test_a_head_with_other_labels_is_replaced_and_named(real_run, tmp_path: Path
     assert len(saved["id2label"]) == 2
 
 
-@needs_shared(CASES)
 @pytest.mark.parametrize("launcher", ["ddp", "deepspeed"])
 def test_two_ranks_share_the_rows(launcher, real_run, tmp_path: Path):
-    """F20: world size 2, 16 of the 32 rows on each rank: an epoch of 2 × 8 rows has 2 steps."""
+    """World size 2, 16 of the 32 rows on each rank: an epoch of 2 × 8 rows has 2 steps."""
     result = real_run(
         *files("cls_train.csv"),
         f"launcher={launcher}",
@@ -216,9 +211,8 @@ def test_two_ranks_share_the_rows(launcher, real_run, tmp_path: Path):
     assert sorted(path.name for path in (tmp_path / "run" / "logs").glob("rank_*.log")) == ["rank_0.log", "rank_1.log"]
 
 
-@needs_shared(CASES)
 def test_evaluation_is_the_same_for_any_number_of_ranks(real_run, tmp_path: Path):
-    """F24: 7 rows in batches of 2 on 1, 2 and 3 ranks: 7 predictions, in file order, equal; and a split of 1 row."""
+    """7 rows in batches of 2 on 1, 2 and 3 ranks: 7 predictions, in file order, equal; and a split of 1 row."""
     weights = tmp_path / "weights"
     trained = real_run(*files("cls_train.csv"), *SHORT, "launcher.num_processes=1", run_dir=tmp_path / "trained")
     shutil.copytree(trained.run_dir / "model", weights)
@@ -241,9 +235,8 @@ def test_evaluation_is_the_same_for_any_number_of_ranks(real_run, tmp_path: Path
     assert rows == list(range(7))
 
 
-@needs_shared(CASES)
 def test_zero_3_saves_whole_weights(real_run, tmp_path: Path):
-    """F33: with every tensor partitioned, the export has the model's shapes and scores the same in a fresh run."""
+    """With every tensor partitioned, the export has the model's shapes and scores the same in a fresh run."""
     result = real_run(
         *files("cls_train.csv"),
         "zero_stage=3",
@@ -281,7 +274,7 @@ class Faulty(Base):
 
 
 def test_the_failing_ranks_own_error_comes_last(tmp_path: Path, run_cli):
-    """F23: only rank 1 fails; the end of the terminal names it, its one line and its log, no launcher traceback."""
+    """Only rank 1 fails; the end of the terminal names it, its one line and its log, no launcher traceback."""
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "faulty.py").write_text(FAULTY)
     result = run_cli(
@@ -304,7 +297,7 @@ def test_the_failing_ranks_own_error_comes_last(tmp_path: Path, run_cli):
 
 
 def test_text_with_any_characters_reaches_the_record(real_run, tmp_path: Path):
-    """F26: blanks, commas, equals signs, brackets and letters of any script, unchanged."""
+    """Blanks, commas, equals signs, brackets and letters of any script, unchanged."""
     note = "李明 a,b = (c) [d] 100% ü"
     folder = tmp_path / "a b, (c)=d ü"
     result = real_run(

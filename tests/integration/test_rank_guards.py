@@ -81,7 +81,7 @@ def test_a_rank_alone_is_refused(tmp_path: Path, run_cli):
 
 
 def test_foreign_environment_and_default_config_change_nothing(tmp_path: Path, run_cli):
-    """F17: another project's accelerate file and variables are left out, and the file is named."""
+    """Another project's accelerate file and variables are left out, and the file is named."""
     home = tmp_path / "hf"
     (home / "accelerate").mkdir(parents=True)
     (home / "accelerate" / "default_config.yaml").write_text(

@@ -76,7 +76,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(whole: Any, re
 def test_a_missing_shard_is_named_and_without_a_whole_checkpoint_the_run_begins_again(
     whole: Any, real_run: Any, tmp_path: Path
 ) -> None:
-    """Case F46, second part."""
+    """A shard of one rank is gone from each checkpoint in turn."""
     real_run(
         *LAUNCHERS["zero2"], *SHORT, "checkpoint.every_steps=9", run_dir=tmp_path / "run", environment=FAILS_IN_STEP_11
     )
@@ -89,7 +89,7 @@ def test_a_missing_shard_is_named_and_without_a_whole_checkpoint_the_run_begins_
 
 @pytest.mark.parametrize("launcher", ["ddp", "zero3", pytest.param("zero2", marks=pytest.mark.soak)])
 def test_another_number_of_ranks_keeps_the_rows_of_every_step(launcher: str, real_run: Any, tmp_path: Path) -> None:
-    """Case F46: two ranks, then one. Without dropout the losses differ by rounding only."""
+    """Two ranks, then one. Without dropout the losses differ by rounding only."""
     no_dropout = (*SHORT, "model.config.hidden_dropout_prob=0.0", "model.config.attention_probs_dropout_prob=0.0")
     full = real_run(*LAUNCHERS[launcher], *no_dropout, run_dir=tmp_path / "full")
     real_run(
@@ -134,7 +134,7 @@ def test_more_ranks_than_before_keep_the_rows_of_every_step(launcher: str, real_
 
 
 def test_the_newest_by_number_and_the_best_are_kept(real_run: Any, tmp_path: Path) -> None:
-    """Case F45: text order would put 9 after 12."""
+    """Text order would put 9 after 12."""
     done = real_run(
         *LAUNCHERS["ddp"],
         *SHORT,

@@ -258,9 +258,8 @@ BLENDERBOT = (
 )  # fmt: skip
 
 
-@needs_shared(CASES)
 def test_partitioned_generation_ends_with_five_rows_on_two_ranks(real_run: Any, tmp_path: Path) -> None:
-    """F51: rows do not divide by ranks, and ranks finish at different lengths."""
+    """Rows do not divide by ranks, and ranks finish at different lengths."""
     result = real_run(
         *BLENDERBOT,
         *SHARDED,
@@ -272,9 +271,8 @@ def test_partitioned_generation_ends_with_five_rows_on_two_ranks(real_run: Any, 
     assert [row["row"] for row in predictions(result)] == [0, 1, 2, 3, 4]
 
 
-@needs_shared(CASES)
 def test_long_dialogues_and_targets_are_cut_at_the_right_end(real_run: Any, tmp_path: Path) -> None:
-    """F28 and F12: 61 turns, of which only the last matters, in 64 positions; a target of 1,600 tokens."""
+    """61 turns, of which only the last matters, in 64 positions; a target of 1,600 tokens."""
     files = (
         f"dataset.train=[{CASES}/data/dlg_long.jsonl,{CASES}/data/dlg_long_target.jsonl]",
         f"dataset.validation={CASES}/data/dlg_long.jsonl",
@@ -290,9 +288,8 @@ def test_long_dialogues_and_targets_are_cut_at_the_right_end(real_run: Any, tmp_
     assert any(note.startswith("train: 1 of 2 targets were longer than 32 tokens") for note in notes)
 
 
-@needs_shared(CASES)
 def test_empty_replies_and_references_are_counted(real_run: Any, tmp_path: Path) -> None:
-    """F30: two of four references are empty, and no reply has room for a word."""
+    """Two of four references are empty, and no reply has room for a word."""
     result = real_run(
         *(key for key in BLENDERBOT if not key.startswith("train.")),
         "launcher=ddp",
@@ -305,9 +302,8 @@ def test_empty_replies_and_references_are_counted(real_run: Any, tmp_path: Path)
     assert result.record["metrics"] == {"bleu": 0.0, "empty_predictions": 4.0, "empty_references": 2.0}
 
 
-@needs_shared(CASES)
 def test_wider_tokenizer_under_zero3(real_run: Any, tmp_path: Path) -> None:
-    """F52: a model built from its configuration starts at ln(vocabulary) at every stage, also with a token added to the
+    """A model built from its configuration starts at ln(vocabulary) at every stage, also with a token added to the
     tokenizer.
     """
     folder = tmp_path / "model"

@@ -72,7 +72,7 @@ CUDA = ("launcher=ddp", "launcher.device=cuda", "precision=fp32")
 
 
 def test_cuda_without_a_device(gpus, tmp_path: Path) -> None:
-    """F19."""
+    """`launcher.device=cuda` on a machine without a GPU, or with fewer than ranks."""
     gpus(0)
     problem = one(found(tmp_path, *CUDA, "launcher.num_processes=2"), "launcher.device")
     assert problem.severity == "error"
@@ -85,7 +85,7 @@ def test_cuda_without_a_device(gpus, tmp_path: Path) -> None:
     [("", "CUDA_VISIBLE_DEVICES is empty"), ("7", "CUDA_VISIBLE_DEVICES=7 names none of this machine's devices 0")],
 )
 def test_hidden_devices(shown: str, words: str, gpus, tmp_path: Path, monkeypatch) -> None:
-    """F19: `CUDA_VISIBLE_DEVICES=` and `=7`."""
+    """`CUDA_VISIBLE_DEVICES=` and `=7`."""
     gpus(1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
     assert words in one(found(tmp_path, *CUDA), "launcher.device").why
@@ -195,7 +195,7 @@ def test_torchs_loss_scaler_takes_its_own_numbers_only(gpus, tmp_path: Path) -> 
 
 
 def test_precision_the_device_cannot_do(gpus, tmp_path: Path) -> None:
-    """F21."""
+    """Number formats that the device lacks are refused, with the formats that it has."""
     gpus(0)
     assert one(found(tmp_path, "precision=fp16"), "precision").fix == "use precision=fp32 or precision=bf16"
     gpus(1, (7, 0))
@@ -217,7 +217,7 @@ T5 = (
 
 @pytest.mark.parametrize(("capability", "fix"), [((8, 0), "use precision=bf16"), ((7, 5), "use precision=fp32")])
 def test_a_model_that_overflows_in_fp16(capability, fix, gpus, tmp_path: Path) -> None:
-    """F32: a warning with the format that the device supports; `auto` never chooses fp16 for it."""
+    """A warning with the format that the device supports; `auto` never chooses fp16 for it."""
     gpus(1, capability)
     problem = one(found(tmp_path, *T5, "launcher=ddp", "precision=fp16"), "precision")
     assert (problem.severity, problem.fix) == ("warning", fix)
@@ -230,7 +230,7 @@ def test_several_machines_are_for_the_estimate_only(tmp_path: Path) -> None:
 
 
 def test_deepspeed_that_is_not_installed(tmp_path: Path, monkeypatch) -> None:
-    """F34: refused before launch; files can be rendered; DDP does not care."""
+    """Refused before launch; files can be rendered; DDP does not care."""
     monkeypatch.setattr(deepspeed_software, "is_installed", lambda module: module != "deepspeed")
     problem = one(found(tmp_path), "launcher")
     assert problem.severity == "error"
@@ -245,7 +245,7 @@ def program(folder: Path, name: str) -> None:
 
 
 def test_compilers_are_needed_only_where_an_op_is_built(tmp_path: Path, monkeypatch) -> None:
-    """F34, F35: the default run compiles nothing; CPU Adam needs g++ and ninja, torch's Adam does not."""
+    """The default run compiles nothing; CPU Adam needs g++ and ninja, torch's Adam does not."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert not found(tmp_path)
     problem = one(found(tmp_path, "offload=optimizer_cpu"), "offload")
@@ -259,7 +259,7 @@ def test_compilers_are_needed_only_where_an_op_is_built(tmp_path: Path, monkeypa
 
 
 def test_ranks_left_behind_by_an_earlier_runner_are_named() -> None:
-    """F48. A process with a host's command line, whose runner has ended; and one whose runner (this process) lives."""
+    """A process with a host's command line, whose runner has ended; and one whose runner (this process) lives."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     runners = (gone.pid, os.getpid())
@@ -314,7 +314,7 @@ def test_ops_a_run_needs(tmp_path: Path) -> None:
 
 
 def test_another_compiler_builds_in_another_folder(tmp_path: Path, monkeypatch) -> None:
-    """F36: environments do not share a build folder; the same one finds its own again."""
+    """Environments do not share a build folder; the same one finds its own again."""
     ops._environment.cache_clear()
     before = ops.extensions_dir(str(tmp_path), "cpu")
     (tmp_path / "bin").mkdir()
@@ -343,7 +343,7 @@ NVME = ("zero_stage=3", "offload=nvme", "precision=bf16")
 
 
 def test_nvme_each_with_its_own_reason(aio, tmp_path: Path) -> None:
-    """F56."""
+    """No folder, no such folder, no direct access, no header file: each is named as what it is."""
     assert "needs a folder" in one(found(tmp_path, *NVME), "offload.nvme_path").why
     assert "no such folder" in one(found(tmp_path, *NVME, "offload.nvme_path=/no/such/mount"), "offload.nvme_path").why
     assert "cannot be written to" in one(found(tmp_path, *NVME, "offload.nvme_path=/proc"), "offload.nvme_path").why
@@ -357,7 +357,7 @@ def test_nvme_each_with_its_own_reason(aio, tmp_path: Path) -> None:
 
 
 def test_nvme_with_too_little_room(aio, tmp_path: Path) -> None:
-    """F56: 14 bytes a parameter (12 for the optimizer, 2 for the weights) against the free space, here for 10^15 of
+    """14 bytes a parameter (12 for the optimizer, 2 for the weights) against the free space, here for 10^15 of
     them.
     """
     huge = (
@@ -396,7 +396,7 @@ def test_a_run_with_its_optimizer_on_nvme_is_said_to_be_past_resuming(aio, tmp_p
 
 
 def test_every_run_swaps_into_its_own_folder(tmp_path: Path) -> None:
-    """F56: DeepSpeed's paths hold no name of the run."""
+    """DeepSpeed's paths hold no name of the run."""
     content = {
         "zero_optimization": {
             "stage": 3,

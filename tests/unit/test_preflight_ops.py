@@ -160,7 +160,7 @@ def test_a_build_that_fails_says_why(config: RunConfig, folder: Path) -> None:
 
 
 def test_swap_files_go_with_the_run(config: RunConfig, tmp_path: Path) -> None:
-    """F56: however it ends, and only its own."""
+    """However it ends, and only its own."""
     config.offload.nvme_path = str(tmp_path / "nvme")
     mine, other = (
         swap_folder(config.offload.nvme_path, tmp_path / "a"),

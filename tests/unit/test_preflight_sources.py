@@ -68,13 +68,13 @@ GOOD = "sentence1,sentence2,label\na,b,0\nc,d,1\n"
 
 
 def test_two_columns_with_one_name(tmp_path: Path) -> None:
-    """F03."""
+    """Which of two columns of one name was meant cannot be known."""
     problems = found(tmp_path, *data(tmp_path, "sentence1,sentence1 ,label\na,b,0\nc,d,1\n"))
     assert "two columns have the same name: 'sentence1'" in one(problems, "same name").why
 
 
 def test_the_label_among_the_texts(tmp_path: Path) -> None:
-    """F03: mapped by mistake, the model would learn the label from itself."""
+    """Mapped by mistake, the model would learn the label from itself."""
     assert (
         "labels as well"
         in one(
@@ -177,7 +177,7 @@ def write_weights(folder: Path, shapes: dict[str, list[int]]) -> None:
 
 
 def test_a_head_for_other_labels_is_named(tmp_path: Path) -> None:
-    """F11, before the start."""
+    """A checkpoint with another number of labels: its head is replaced, and the run says so before the start."""
     folder = tmp_path / "model"
     folder.mkdir()
     facts = {
@@ -223,7 +223,7 @@ def test_a_mirror_that_does_not_answer_is_named(tmp_path: Path, monkeypatch) -> 
 
 
 def test_metrics_come_from_installed_libraries(tmp_path: Path, monkeypatch) -> None:
-    """F02."""
+    """."""
     monkeypatch.setattr(software, "is_installed", lambda module: module != "sacrebleu")
     seq2seq = ("recipe=blenderbot_mudoconv", "model=blenderbot_tiny", "dataset=dialogue_sample")
     assert one(found(tmp_path, *seq2seq), "sacrebleu").fix == "pip install sacrebleu"
@@ -231,7 +231,7 @@ def test_metrics_come_from_installed_libraries(tmp_path: Path, monkeypatch) -> N
 
 
 def test_where_everything_comes_from(tmp_path: Path) -> None:
-    """F01: a folder, a commit of the hub, or a bundled name, for the record."""
+    """A folder, a commit of the hub, or a bundled name, for the record."""
     config = RunConfig()
     config.model.hub_id, config.model.tokenizer = "some/model", "bundled:deberta_tiny"
     snapshots = tmp_path / "hf" / "hub" / "models--some--model"
@@ -276,7 +276,7 @@ def test_checkpoints_on_disk_at_once() -> None:
 
 
 def test_checkpoints_that_do_not_fit(tmp_path: Path, monkeypatch) -> None:
-    """F43: 305,154 parameters; three checkpoints of 16 bytes each and a model of 4 do not go into 10 MiB."""
+    """305,154 parameters; three checkpoints of 16 bytes each and a model of 4 do not go into 10 MiB."""
     monkeypatch.setattr(checked_places.shutil, "disk_usage", lambda path: Usage(2**40, 0, 10 * 2**20))
     asked = ("checkpoint.every_steps=10",)
     problem = one(found(tmp_path, *asked), "3 checkpoints of")
@@ -289,7 +289,7 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_little_room_is_a_warning_that_names_the_volume(tmp_path: Path, monkeypatch) -> None:
-    """F44: one line a volume."""
+    """One line a volume."""
     monkeypatch.setattr(checked_places.shutil, "disk_usage", lambda path: Usage(2**40, 0, 500 * 2**20))
     problem = one(found(tmp_path), "only 500.0 MiB free")
     assert problem.severity == "warning"
@@ -298,7 +298,7 @@ def test_little_room_is_a_warning_that_names_the_volume(tmp_path: Path, monkeypa
 
 
 def test_one_setting_moves_every_cache(tmp_path: Path, monkeypatch) -> None:
-    """F44: each library's own variable, too; the token stays where it is."""
+    """Each library's own variable, too; the token stays where it is."""
     monkeypatch.setenv("HF_HUB_CACHE", "/elsewhere")
     variables = paths.cache_variables(tmp_path)
     assert variables["HF_HUB_CACHE"] == str(tmp_path / "huggingface" / "hub")
