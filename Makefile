@@ -21,8 +21,15 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 run: $(STAMP) ## the main job on the embedded default: DeepSpeed ZeRO-2 on two CPU ranks
 	$(BIN)/python -m runner
 
-test: $(STAMP) ## all tests but the long ones
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest
+# Two workers, a file each: most of a real run is one process starting up. `make test WORKERS=0` runs one at a time.
+WORKERS ?= 2
+PYTEST := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --durations=20
+
+check: lint ## style, types and the unit tests: before every commit
+	$(PYTEST) -n $(WORKERS) tests/unit
+
+test: $(STAMP) ## all tests but the long ones, and the slowest 20 of them
+	$(PYTEST) -n $(WORKERS) --dist loadfile
 
 lint: $(STAMP) ## style, types
 	$(BIN)/ruff check .
@@ -30,7 +37,7 @@ lint: $(STAMP) ## style, types
 	$(BIN)/mypy
 
 soak: $(STAMP) ## the long tests: random kills and signals, trials of fit, 100 M parameters
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m soak
+	$(PYTEST) -m soak
 
 test-cluster: $(STAMP) ## two nodes as network namespaces, and a Slurm of them (root, Debian packages)
 	tests/rigs/install

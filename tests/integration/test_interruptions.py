@@ -50,7 +50,7 @@ def test_a_killed_runner_takes_its_ranks_along_and_the_run_goes_on(whole: Result
     assert resumed.record["attempts"][0]["reason"] == "the runner was killed"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.soak)])
 def test_a_signal_to_every_process_checkpoints_and_the_run_goes_on(
     number: signal.Signals, whole: Result, tmp_path: Path
 ) -> None:
@@ -190,7 +190,7 @@ def test_a_killed_rank_ends_the_run_within_ten_seconds(real_run: Any, tmp_path: 
     assert time.monotonic() - began < 60  # the whole run; on a free machine about 5 s
 
 
-@pytest.mark.parametrize("launcher", ["ddp", "zero3"])
+@pytest.mark.parametrize("launcher", [pytest.param("ddp", marks=pytest.mark.soak), "zero3"])
 def test_a_hung_rank_is_ended_with_stacks(launcher: str, real_run: Any, tmp_path: Path) -> None:
     fault = {"RUNNER_FAULT": "hang:backward:5:1"}
     done = real_run(

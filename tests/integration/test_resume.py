@@ -87,7 +87,9 @@ def test_a_missing_shard_is_named_and_without_a_whole_checkpoint_the_run_begins_
     assert numbers(resumed) == numbers(whole("zero2"))
 
 
-@pytest.mark.parametrize("launcher", ["ddp", "zero3", pytest.param("zero2", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "launcher", [pytest.param("ddp", marks=pytest.mark.soak), "zero3", pytest.param("zero2", marks=pytest.mark.soak)]
+)
 def test_another_number_of_ranks_keeps_the_rows_of_every_step(launcher: str, real_run: Any, tmp_path: Path) -> None:
     """Two ranks, then one. Without dropout the losses differ by rounding only."""
     no_dropout = (*SHORT, "model.config.hidden_dropout_prob=0.0", "model.config.attention_probs_dropout_prob=0.0")
@@ -109,7 +111,7 @@ def test_another_number_of_ranks_keeps_the_rows_of_every_step(launcher: str, rea
         assert after["learning_rate"] == before["learning_rate"]
 
 
-@pytest.mark.parametrize("launcher", [pytest.param("ddp", marks=pytest.mark.soak), "zero3"])
+@pytest.mark.parametrize("launcher", ["ddp", pytest.param("zero3", marks=pytest.mark.soak)])
 def test_more_ranks_than_before_keep_the_rows_of_every_step(launcher: str, real_run: Any, tmp_path: Path) -> None:
     """One rank, then two."""
     one_rank = (
