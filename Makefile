@@ -21,15 +21,13 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 run: $(STAMP) ## the main job on the embedded default: DeepSpeed ZeRO-2 on two CPU ranks
 	$(BIN)/python -m runner
 
-# Two workers, a file each: most of a real run is one process starting up. `make test WORKERS=0` runs one at a time.
-WORKERS ?= 2
 PYTEST := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --durations=20
 
 check: lint ## style, types and the unit tests: before every commit
-	$(PYTEST) -n $(WORKERS) tests/unit
+	$(PYTEST) tests/unit
 
 test: $(STAMP) ## all tests but the long ones, and the slowest 20 of them
-	$(PYTEST) -n $(WORKERS) --dist loadfile
+	$(PYTEST)
 
 lint: $(STAMP) ## style, types
 	$(BIN)/ruff check .

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,12 @@ from runner.config.schema import RunConfig
 from runner.data.source import split_paths
 from runner.preflight.check import Checked
 from runner.rundir import provenance
+from runner.sweep.imports import PACKAGE, imported, module_files
 
-_PACKAGE = Path(__file__).resolve().parent.parent
-_IN_RANKS = (
-    "train/*.py",
-    "data/*.py",
-    "plan.py",
-    "recipe.py",
-    "metrics.py",
-    "render.py",
-    "deepspeed_json/*.py",
-    "resolve.py",
-)
+# What turns a configuration into numbers, with all that these import: the files of a run, the environment and libraries
+# of its ranks, the ranks themselves. Engines are looked up by name, so all of theirs count.
+DECIDES_NUMBERS = ("runner.render", "runner.launch.job", "runner.launch.preload", "runner.launch.rank_process")
+_ENGINES = PACKAGE / "engines"
 _NOT_THE_SAME_SWEEP = (
     "sweep.rerun",
     "sweep.on_error",
@@ -63,13 +57,22 @@ def _digest(value: Any) -> str:
 
 
 def code_version(checked: Checked) -> str:
-    """Hash of the code that decides a run's numbers: the runner's files inside a rank, and the recipe's folder.
+    """Hash of the code that decides a run's numbers: the modules that a rank imports, and the recipe's folder.
 
     The git commit alone would miss changes that are not committed, and would differ after a commit
     that touches no code.
     """
-    recipe = Path(_module_file(checked)).parent
-    return _digest([__version__, _files_hash(_PACKAGE, _IN_RANKS), _files_hash(recipe, ("*.py",))])
+    recipes = sorted(Path(_module_file(checked)).parent.glob("*.py"))
+    return _digest([__version__, _code_hash(tuple(recipes))])
+
+
+@lru_cache(maxsize=8)
+def _code_hash(recipes: tuple[Path, ...]) -> str:
+    engines = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in _ENGINES.rglob("*.py")}
+    own = module_files([*DECIDES_NUMBERS, *engines, *(name for path in recipes for name in imported(path))])
+    return _files_hash({f"runner/{path.relative_to(PACKAGE)}": path for path in own.values()}) + _files_hash(
+        {path.name: path for path in recipes}
+    )
 
 
 def _module_file(checked: Checked) -> str:
@@ -78,11 +81,10 @@ def _module_file(checked: Checked) -> str:
     return inspect.getfile(type(checked.recipe))
 
 
-@lru_cache(maxsize=8)
-def _files_hash(folder: Path, patterns: tuple[str, ...]) -> str:
+def _files_hash(named: Mapping[str, Path]) -> str:
     digest = hashlib.sha256()
-    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
-        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
+    for name, path in sorted(named.items()):
+        digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
