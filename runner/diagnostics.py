@@ -65,7 +65,7 @@ def examine() -> list[Finding]:
     for check in CHECKS:
         try:
             found += check()
-        except Exception as error:  # a doctor that dies of one symptom helps nobody
+        except Exception as error:  # noqa: BLE001 - a doctor that dies of one symptom helps nobody
             found.append(Finding("warning", check.__name__.removeprefix("check_"), f"could not be checked ({error})"))
     order = {"problem": 0, "warning": 1, "ok": 2}
     return sorted(found, key=lambda finding: order[finding.level])

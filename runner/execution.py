@@ -164,6 +164,19 @@ def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) 
     return _close(run_dir, outcome["status"], None)
 
 
+def _launch(request: Request, host: Host, watch: Watch, stop: Stopping, console: Console) -> dict[str, Any]:
+    """What has to be there before ranks start, then the ranks; returns how they ended."""
+    run_dir = request.checked.run_dir
+    if request.checked.total_steps is None:
+        _prepare(request, host, watch)
+    _build_ops(request, host, watch, stop, console)
+    if not (run_dir / rundir.PREDICTION_FILE).exists():
+        host.start_in_background("predict", run_dir, request.environment)
+    if stop.asked:
+        raise StoppedEarly
+    return host.run("run", run_dir, request.environment, watch)
+
+
 class StoppedEarly(Exception):
     """Asked to end before any rank was started."""
 

@@ -210,7 +210,7 @@ def recipe_class(file: str) -> type[Recipe]:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         where = f"{path}:{error.lineno}" if isinstance(error, SyntaxError) else str(path)
         raise RequestError(
             Problem(

@@ -169,7 +169,7 @@ def prepare(
     recipe = load_recipe(config)
     total = _total_steps(found)
     _render_anew(run_dir, config)
-    _open_attempt(found, arguments, started_monotonic)
+    _open_attempt(found, started_monotonic)
     own_file = engine_of(config).file_of_run(run_dir) if config.launcher.config_file else None
     return Request(Checked(config, run_dir, recipe, found.notices, own_file, total), arguments, started_monotonic)
 
@@ -237,7 +237,7 @@ def _render_anew(run_dir: Path, config: RunConfig) -> None:
     render.write(fresh, run_dir)
 
 
-def _open_attempt(found: Found, arguments: list[str], started_monotonic: float) -> None:
+def _open_attempt(found: Found, started_monotonic: float) -> None:
     """The same record, with one attempt more; an attempt whose runner was killed is closed first."""
     record, data = found.record, found.record.data
     failure = data.pop("failure", None)

@@ -251,7 +251,7 @@ def composing() -> Iterator[None]:
                 "configuration", None, "a YAML file cannot be read: " + " ".join(str(error).split()), "fix the file"
             )
         ) from None
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         said = " ".join(str(error).split())
         why = f"Hydra cannot compose this ({type(error).__name__}: {said})"
         raise RequestError(

@@ -82,7 +82,7 @@ def _child(request: dict[str, Any], parent: int, writing: int) -> None:
         with os.fdopen(writing, "w") as pipe:
             json.dump(outcome, pipe)
         code = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001
         traceback.print_exc()
     finally:
         sys.stderr.flush()

@@ -39,6 +39,6 @@ def preload(names: Sequence[str]) -> None:
         for name in names:
             try:
                 import_muon() if name == MUON else importlib.import_module(name)
-            except Exception:  # a rank that needs it says so in its own log
+            except Exception:  # noqa: BLE001 - a rank that needs it says so in its own log
                 traceback.print_exc()
     gc.freeze()

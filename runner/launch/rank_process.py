@@ -49,7 +49,7 @@ def rank_entry(run_dir: str, parent: int) -> str:
         run_rank(run_dir)
     except rundir.Preempted:
         return "preempted"
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001
         _keep_error(Path(run_dir), rank, error)
         os._exit(
             1

@@ -161,7 +161,7 @@ def _cuda_dropout(function: Any, input: Any, p: float = 0.5, training: bool = Tr
 
 def _attention(
     device: str,
-    function: Any,
+    function: Any,  # noqa: ARG001
     query: Any,
     key: Any,
     value: Any,
@@ -202,7 +202,7 @@ def _fused_attention() -> Any:
             return output
 
         @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
+        def backward(ctx: Any, *gradients: Any) -> Any:  # noqa: ARG004
             raise RuntimeError("an estimate runs no backward pass")
 
     return FusedAttention

@@ -128,7 +128,7 @@ def estimate(workload: Workload, rank: int | None = None) -> MemoryEstimate:
     ]
     items += _margin(workload, items)
     present = tuple(item for item in items if item.bytes > 0)
-    return MemoryEstimate(workload, facts.numel, present, counted, tuple(_notes(workload, facts)))
+    return MemoryEstimate(workload, facts.numel, present, counted, tuple(_notes(workload)))
 
 
 @functools.lru_cache(maxsize=256)
@@ -251,7 +251,7 @@ def _check_lengths(workload: Workload, facts: ModelFacts) -> None:
         raise ValueError(f"{longest} tokens are more than the model's {limit} positions")
 
 
-def _notes(workload: Workload, facts: ModelFacts) -> Iterable[str]:
+def _notes(workload: Workload) -> Iterable[str]:
     yield f"sequence length: {_tokens(workload)} tokens, {workload.length_source}"
     if workload.precision != workload.compute_precision:
         yield f"{workload.layout.label} on a CPU ignores fp16: everything is computed in fp32"

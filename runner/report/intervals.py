@@ -11,14 +11,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# 97.5 % quantiles of Student's t for 1 to 30 degrees of freedom.
-_T_QUANTILES = (
-    12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281,
-    2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860,
-    2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423,
-)  # fmt: skip
-_NORMAL_QUANTILE = 1.959964
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -46,21 +38,12 @@ class Ratio:
 
 
 def t_quantile(degrees_of_freedom: float) -> float:
-    """97.5 % quantile of Student's t for 1 or more degrees of freedom, which need not be whole.
-
-    Between table entries it is interpolated in 1/df, which errs on the wide side. Above 30 it is the
-    expansion in 1/n around the normal quantile z (Abramowitz & Stegun 26.7.5), right to five places there.
-    """
+    """97.5 % quantile of Student's t for 1 or more degrees of freedom, which need not be whole."""
     if degrees_of_freedom < 1:
         raise ValueError(f"degrees of freedom must be at least 1, not {degrees_of_freedom}")
-    if degrees_of_freedom >= len(_T_QUANTILES):
-        z, n = _NORMAL_QUANTILE, degrees_of_freedom
-        first, second = z**3 + z, 5 * z**5 + 16 * z**3 + 3 * z
-        third = 3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z
-        return z + first / (4 * n) + second / (96 * n**2) + third / (384 * n**3)
-    below = math.floor(degrees_of_freedom)
-    share = (1 / below - 1 / degrees_of_freedom) / (1 / below - 1 / (below + 1))
-    return _T_QUANTILES[below - 1] * (1 - share) + _T_QUANTILES[below] * share
+    from scipy.special import stdtrit  # not scipy.stats, which takes a second to import
+
+    return float(stdtrit(degrees_of_freedom, 0.975))
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:

@@ -14,7 +14,7 @@ from runner.report.liveness import runner_liveness
 from runner.report.reading import mapping, text
 from runner.report.run_view import Run, run_from_record, unreadable_run
 from runner.report.sweep_lists import SWEEP_FILE
-from runner.report.versions import CURRENT_SCHEMA_VERSION, schema_version, upgrade
+from runner.report.versions import CURRENT_SCHEMA_VERSION, schema_version
 
 RECORD_NAME = "record.json"
 DEFAULT_FOLDERS = (Path("outputs"), Path("multirun"))
@@ -89,10 +89,9 @@ def read_run(folder: Path) -> Run:
     problem = _version_problem(raw)
     if problem:
         return unreadable_run(folder, problem)
-    record = upgrade(raw)
-    if not text(record.get("status")):
+    if not text(raw.get("status")):
         return unreadable_run(folder, f"{RECORD_NAME} says no status: it is not a whole record")
-    return run_from_record(judge_status(record), folder)
+    return run_from_record(judge_status(raw), folder)
 
 
 def _version_problem(raw: Any) -> str | None:
@@ -102,7 +101,7 @@ def _version_problem(raw: Any) -> str | None:
     version = schema_version(raw)
     if version is None:
         return f"{RECORD_NAME} has no schema_version: it is not a record of this runner"
-    if not 0 <= version <= CURRENT_SCHEMA_VERSION:
+    if not 1 <= version <= CURRENT_SCHEMA_VERSION:
         return f"schema version {version} is unknown here (newest known: {CURRENT_SCHEMA_VERSION}); use a newer runner"
     return None
 

@@ -13,7 +13,6 @@ from runner.report.fairness import statement
 from runner.report.intervals import Estimate
 from runner.report.run_view import run_from_record
 from runner.report.tables import DEFINITIONS, Comparison, Table
-from runner.report.versions import upgrade
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -170,7 +169,7 @@ def result_table(record: Mapping[str, Any]) -> RichTable:
 
 
 def _result_lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    run = run_from_record(upgrade(record), Path("."))
+    run = run_from_record(record, Path("."))
     row = row_of([run])
     metrics = [(name, metric_text(value)) for name, value in row.metrics.items()]
     return [
@@ -191,5 +190,5 @@ def print_result(record: Mapping[str, Any], console: Console | None = None) -> N
 
     out = console or Console()
     out.print(result_table(record))
-    if run_from_record(upgrade(record), Path(".")).generated_data:
+    if run_from_record(record, Path(".")).generated_data:
         out.print(GENERATED_NOTE, style="dim", markup=False, highlight=False)

@@ -22,7 +22,7 @@ def run_by_hand(work: Callable[[str], None], arguments: list[str]) -> None:
     except RequestError as error:
         print(error, file=sys.stderr)
         sys.exit(EXIT_BAD_REQUEST)
-    except Exception:
+    except Exception:  # noqa: BLE001
         traceback.print_exc()
         sys.exit(EXIT_FAILED)
     # The work is done and the group is ended; threads of the libraries now and then abort an interpreter that winds

@@ -31,7 +31,7 @@ def predict_memory(run_dir: Path) -> dict[str, Any]:
     config = rundir.read_config(run_dir)
     try:
         prediction = predict_for_record(config, plan.world_size(config), _lengths(config))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         prediction = {"error": f"{type(error).__name__}: {error}"}
     write_atomically(run_dir / rundir.PREDICTION_FILE, json.dumps(prediction))
     return {"status": "completed"}

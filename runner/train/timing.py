@@ -44,7 +44,7 @@ class PhaseClock:
         self._synchronize, self._now = synchronize, now
         self._open: list[str] = []
         self._since = 0.0
-        self.on_entry: Callable[[str], None] = lambda name: None
+        self.on_entry: Callable[[str], None] = lambda _: None
         self.failed_in: str | None = None  # innermost phase that an exception left first
 
     def read(self) -> float:

@@ -10,13 +10,13 @@ from runner.report.intervals import Estimate, estimate, speed_up, t_quantile
 
 
 def test_t_quantiles_agree_with_published_tables() -> None:
-    assert t_quantile(1) == 12.7062
-    assert t_quantile(2) == 4.3027
-    assert t_quantile(10) == 2.2281
+    assert t_quantile(1) == pytest.approx(12.7062, abs=1e-4)
+    assert t_quantile(2) == pytest.approx(4.3027, abs=1e-4)
+    assert t_quantile(10) == pytest.approx(2.2281, abs=1e-4)
     assert t_quantile(30) == pytest.approx(2.0423, abs=1e-4)
     assert t_quantile(60) == pytest.approx(2.0003, abs=1e-4)
     assert t_quantile(1e9) == pytest.approx(1.95996, abs=1e-5)
-    assert t_quantile(3.5) == pytest.approx(2.7764 + (3.1824 - 2.7764) * 3 / 7, abs=1e-9)
+    assert 2.7764 < t_quantile(3.5) < (2.7764 + 3.1824) / 2  # between 4 and 3 degrees of freedom; the curve is convex
     with pytest.raises(ValueError, match="at least 1"):
         t_quantile(0.5)
 

@@ -35,21 +35,6 @@ def _myself(**changes: object) -> dict[str, object]:
     return {**_runner(me.pid, me.create_time()), **changes}
 
 
-def test_version_0_is_read_as_the_present_version(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path, json.loads((FIXTURES / "version_0.json").read_text())))
-    assert (run.run_id, run.status, run.method) == ("old-run", "completed", "ZeRO-3 + CPU optimizer offload")
-    assert (run.global_batch_size, run.micro_batch_size, run.gradient_accumulation_steps, run.world_size) == (
-        16,
-        4,
-        2,
-        2,
-    )
-    assert run.train_seconds_per_epoch == 11.0
-    assert run.eval_seconds_per_epoch == 2.5
-    assert run.peak_memory_bytes == 2 * 2**30
-    assert run.metrics == {"f1": 0.5}
-
-
 def test_version_1_with_half_of_its_keys_is_read(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path, json.loads((FIXTURES / "version_1.json").read_text())))
     assert (run.run_id, run.status, run.method, run.metrics) == ("current-run", "preempted", "ZeRO-2", {})

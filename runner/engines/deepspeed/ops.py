@@ -270,7 +270,7 @@ def build_ops(run_dir: Path) -> dict[str, Any]:
         began = time.monotonic()
         try:
             getattr(builders, made[op])().load(verbose=True)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             text = (
                 " ".join(line for line in str(error).splitlines() if "error" in line.lower())[:300] or str(error)[:300]
             )

@@ -29,7 +29,7 @@ FITS: dict[Kind, Callable[[Any], bool]] = {
     "number": _is_number,
     "text": lambda value: isinstance(value, str),
     "pair": lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)),
-    "any": lambda value: True,
+    "any": lambda _: True,
 }
 WORDS: dict[Kind, str] = {
     "block": "a block of keys",

@@ -26,7 +26,7 @@ def refusals(content: dict[str, Any]) -> list[dict[str, Any]]:
         DeepSpeedConfig(plain)
     except ValidationError as error:
         return [_refusal(plain, error.title, item) for item in error.errors()]
-    except Exception as error:  # whatever it dies of, a rank would die of it
+    except Exception as error:  # noqa: BLE001 - whatever it dies of, a rank would die of it
         return [{"key": "", "value": None, "why": f"DeepSpeed refuses the file: {' '.join(str(error).split())[:300]}"}]
     return []
 
