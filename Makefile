@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-cluster lint soak bench docs clean
+.PHONY: help setup run check test test-cluster lint soak bench docs clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -39,7 +39,7 @@ soak: $(STAMP) ## the long tests: random kills and signals, trials of fit, 100 M
 
 test-cluster: $(STAMP) ## two nodes as network namespaces, and a Slurm of them (root, Debian packages)
 	tests/rigs/install
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m cluster tests/cluster
+	$(PYTEST) -m cluster tests/cluster
 
 bench: $(STAMP) ## the figures of benchmarks/, as ratios
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks

@@ -128,14 +128,7 @@ def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) 
         Watch(run_dir, config, stop, console, host.kill_job) as watch,
     ):
         try:
-            if request.checked.total_steps is None:
-                _prepare(request, host, watch)
-            _build_ops(request, host, watch, stop, console)
-            if not (run_dir / rundir.PREDICTION_FILE).exists():
-                host.start_in_background("predict", run_dir, request.environment)
-            if stop.asked:
-                raise StoppedEarly
-            outcome = request.launch.run(host, run_dir, request.environment, watch)
+            outcome = _launch(request, host, watch, stop, console)
         except Interrupted:
             return _close(run_dir, "interrupted", Failure(None, "ended at once, as asked", run_dir / rundir.LOGS))
         except StallDetected as stalled:
@@ -174,7 +167,7 @@ def _launch(request: Request, host: Host, watch: Watch, stop: Stopping, console:
         host.start_in_background("predict", run_dir, request.environment)
     if stop.asked:
         raise StoppedEarly
-    return host.run("run", run_dir, request.environment, watch)
+    return request.launch.run(host, run_dir, request.environment, watch)
 
 
 class StoppedEarly(Exception):

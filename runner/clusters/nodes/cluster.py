@@ -102,7 +102,7 @@ def _member_run(composed: Composed, place: Place) -> int:
     return run_as_member(composed, place)
 
 
-def _head_resume(run_dir: Path, overrides: list[str], started: float, place: Place, remote: Any) -> int:
+def _head_resume(run_dir: Path, overrides: list[str], started: float, place: Place, _remote: Any) -> int:
     from runner.clusters.nodes.session import resume_as_head
 
     return resume_as_head(run_dir, overrides, started, place)
