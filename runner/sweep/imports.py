@@ -15,7 +15,8 @@ def module_files(modules: Iterable[str]) -> dict[str, Path]:
     What is looked up by a name made at run time (an engine's module) is not seen: name it among `modules`.
 
     Returns:
-        Module name → its file. Packages on the way are part of it, as Python runs their `__init__.py`.
+        Module name → its file. Packages on the way are part of it, as Python runs their `__init__.py`; the
+        root, which offers the whole package by name, is not.
     """
     found: dict[str, Path] = {}
     waiting = list(modules)
@@ -24,14 +25,15 @@ def module_files(modules: Iterable[str]) -> dict[str, Path]:
         path = None if name in found else file_of(name)
         if path is not None:
             found[name] = path
-            waiting += [name.rpartition(".")[0], *imported(path)]
+            parent = name.rpartition(".")[0]
+            waiting += [*imported(path), *([parent] if parent != PACKAGE.name else [])]
     return found
 
 
 def file_of(module: str) -> Path | None:
     """The file of a module of this package; None where there is none, as for a function or another package."""
     package, *parts = module.split(".")
-    if package != PACKAGE.name:
+    if package != PACKAGE.name or not parts:
         return None
     folder = PACKAGE.joinpath(*parts)
     return next((path for path in (folder.with_suffix(".py"), folder / "__init__.py") if path.is_file()), None)
