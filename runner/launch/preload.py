@@ -9,8 +9,8 @@ import importlib
 import traceback
 from collections.abc import Sequence
 
+from runner.compat.deepspeed_muon import MUON, import_muon
 from runner.compat.lazy_import import imported_when_called
-from runner.engines.deepspeed.muon import MUON, import_muon
 
 LIBRARIES = (
     "torch",

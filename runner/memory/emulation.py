@@ -17,6 +17,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from runner.compat.torch_attention import unfused_attention
 from runner.memory.workload import Workload
 
 _CUDA_HALF = (
@@ -175,9 +176,9 @@ def _attention(
     import torch
 
     if device == "cpu" and dropout_p > 0.0:
-        return torch.ops.aten._scaled_dot_product_attention_math(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )[0]
+        return unfused_attention(
+            query, key, value, attn_mask, dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+        )
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         # Fused kernels add the mask: a boolean one is turned into numbers of the query's type, per call.
         attn_mask = torch.zeros(attn_mask.shape, dtype=query.dtype, device="meta")

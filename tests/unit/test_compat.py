@@ -90,7 +90,72 @@ def test_libraries_still_import_what_is_put_off() -> None:
     assert "from scipy.stats import bootstrap" in (evaluate / "evaluator" / "base.py").read_text()
 
 
-def _private_uses(path: Path) -> list[str]:
+def test_an_op_is_left_out_and_another_is_handed_over() -> None:
+    """What DeepSpeed's own builders answer after it, in a process of its own."""
+    code = """
+import types
+from runner.compat.deepspeed_ops import SHARED_MEMORY_OP, leave_out_shared_memory_op, use_loaded
+import deepspeed.ops
+leave_out_shared_memory_op()
+assert deepspeed.ops.__compatible_ops__[SHARED_MEMORY_OP] is False
+from deepspeed.ops.op_builder.builder import OpBuilder
+from deepspeed.ops.op_builder.cpu import CPUAdamBuilder
+built = types.ModuleType("cpu_adam")
+use_loaded("cpu_adam", built)
+assert CPUAdamBuilder().load(verbose=False) is built
+"""
+    _in_a_process(code)
+
+
+def test_the_muon_optimizer_is_imported_without_the_compiler() -> None:
+    code = """
+import sys, torch
+from runner.compat.deepspeed_muon import MUON, import_muon
+compiler = torch.compile
+import_muon()
+assert MUON in sys.modules and torch.compile is compiler
+assert "torch._inductor.compile_fx" not in sys.modules
+"""
+    _in_a_process(code)
+
+
+def test_transformers_forgets_and_remembers_zero_3() -> None:
+    code = """
+from transformers.integrations import deepspeed as integration
+from runner.compat.transformers_zero3 import not_partitioned_at_construction
+known = integration.HfDeepSpeedConfig({"zero_optimization": {"stage": 3}})
+assert integration.is_deepspeed_zero3_enabled()
+with not_partitioned_at_construction():
+    assert not integration.is_deepspeed_zero3_enabled()
+assert integration.is_deepspeed_zero3_enabled()
+"""
+    _in_a_process(code)
+
+
+def test_unfused_attention_is_attention() -> None:
+    """One query over two keys with equal scores: the mean of the values."""
+    code = """
+import torch
+from runner.compat.torch_attention import unfused_attention
+query, key = torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 2, 2)
+value = torch.tensor([[[[1.0, 3.0], [3.0, 5.0]]]])
+assert unfused_attention(query, key, value, None, 0.0).tolist() == [[[[2.0, 4.0]]]]
+"""
+    _in_a_process(code)
+
+
+def _in_a_process(code: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=cli_environment(DS_ACCELERATOR="cpu"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def private_uses(path: Path) -> list[str]:
     """`library._name` and imports of private modules or names of libraries in one file; own private names do not
     count.
     """

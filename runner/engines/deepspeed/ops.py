@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import machine, paths
+from runner.compat.deepspeed_ops import use_loaded
 from runner.config.schema import RunConfig
 from runner.engines.base import BuildFailed, OpBuild
 from runner.engines.deepspeed.config import offload_section, on_cpu_adam
@@ -294,12 +295,10 @@ def use_built(config: RunConfig) -> None:
     mine = [op for op in needed_ops(config) if op != "async_io" and not _preinstalled(op) and is_built(folder, op)]
     if not mine:
         return
-    from deepspeed.ops.op_builder.builder import OpBuilder
-
     for op in mine:
         spec = importlib.util.spec_from_file_location(op, folder / op / f"{op}.so")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        OpBuilder._loaded_ops[op] = module
+        use_loaded(op, module)

@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from accelerate.utils import DistributedType
 
+from runner.compat.deepspeed_muon import import_muon
+from runner.compat.deepspeed_ops import leave_out_shared_memory_op
+from runner.compat.transformers_zero3 import not_partitioned_at_construction
 from runner.engines import engine_of, rank
 from runner.engines.adamw import parameter_groups, settings, torch_adamw
 from runner.engines.deepspeed.config import zero_section
-from runner.engines.deepspeed.muon import import_muon
 from runner.engines.deepspeed.ops import use_built
 from runner.engines.rank import AcceleratorOptions, Factor, GradientNorm, Prepared, RankError, StateWriter
 
@@ -39,7 +41,7 @@ class RankEngine(rank.RankEngine):
         import_muon()  # for ranks that no host has preloaded
         on_cpu = self.config.launcher.device == "cpu"
         if on_cpu:
-            _leave_out_shared_memory_op()
+            leave_out_shared_memory_op()
         use_built(self.config)
         return AcceleratorOptions(backend="gloo" if on_cpu else None)
 
@@ -52,20 +54,12 @@ class RankEngine(rank.RankEngine):
     def building(self) -> Iterator[None]:
         """Whole on every rank, unless `zero.partition_at_load`.
 
-        accelerate tells transformers of ZeRO-3 whatever `zero3_init_flag` says; transformers then partitions at
-        construction and draws new weights in another order than under any other launcher.
+        transformers would partition at construction and draw new weights in another order than under any other
+        launcher.
         """
-        from transformers.integrations import deepspeed as integration
-
-        known = integration._hf_deepspeed_config_weak_ref
-        if engine_of(self.config).partitions_at_load(self.config) or known is None:
+        whole = not engine_of(self.config).partitions_at_load(self.config)
+        with not_partitioned_at_construction() if whole else contextlib.nullcontext():
             yield
-            return
-        integration.unset_hf_deepspeed_config()
-        try:
-            yield
-        finally:
-            integration._hf_deepspeed_config_weak_ref = known
 
     def prepare(self, model: torch.nn.Module, factor: Factor) -> Prepared:
         """The DeepSpeed engine, which holds model and optimizer."""
@@ -173,27 +167,6 @@ def start_at_first_index(scheduler: Any) -> None:
     """DeepSpeed's schedules start before index 0, so that their first two optimizer steps share index 0; start at 0."""
     if scheduler is not None and scheduler.last_batch_iteration < 0:
         scheduler.step(0)
-
-
-class _OpsAskedLater(dict[str, bool]):
-    """DeepSpeed's table of the ops that can be built here, filled when one is asked for."""
-
-    def __missing__(self, name: str) -> bool:
-        import deepspeed.ops
-
-        self.update({**deepspeed.ops._probe_compatible_ops(), **self})
-        return self[name]
-
-
-def _leave_out_shared_memory_op() -> None:
-    """Keep DeepSpeed from compiling its shared-memory all-reduce (25 s, needs g++): gloo does the same for DDP and
-    ZeRO.
-
-    Its table of ops calls the C compiler when it is first looked at; that one answer needs no compiler.
-    """
-    import deepspeed.ops
-
-    vars(deepspeed.ops).setdefault("__compatible_ops__", _OpsAskedLater())["deepspeed_shm_comm"] = False
 
 
 @contextlib.contextmanager

@@ -1,4 +1,8 @@
-"""DeepSpeed's ZeRO imports the Muon optimizer in its first backward pass, whatever the optimizer is."""
+"""DeepSpeed's ZeRO imports the Muon optimizer in its first backward pass, whatever the optimizer is.
+
+Its functions are decorated by `torch.compile`, which imports torch's compiler: 0.8 s and 40 MB in each rank. Neither
+library offers a way around, so `torch.compile` gives way while that one module is imported.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+CHECKED = {"deepspeed": ">=0.19,<0.20", "torch": ">=2.7,<3"}
 MUON = "deepspeed.runtime.zero.muon.muon_optimizer"
 
 

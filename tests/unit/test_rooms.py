@@ -1,0 +1,104 @@
+"""The order of the rooms, read from the source: no import cycle, no question which engine it is, private names in compat."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from runner.sweep.imports import PACKAGE, file_of, imported
+from tests.unit.test_compat import private_uses
+
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+
+def imports() -> dict[str, set[str]]:
+    """Module → modules of the package that it imports, also inside functions."""
+    found = {}
+    for name, path in MODULES.items():
+        targets = {target for target in imported(path) if file_of(target) is not None} - {name}
+        # `from runner.config import plan` is about `runner.config.plan`, not about what the package's own file offers.
+        within = {target.rpartition(".")[0] for target in targets}
+        found[name] = {target for target in targets if not (target in within and name.startswith(f"{target}."))}
+    return found
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components of more than one node (Tarjan 1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for target in sorted(graph.get(node, ())):
+            if target not in index:
+                visit(target)
+                low[node] = min(low[node], low[target])
+            elif target in stack:
+                low[node] = min(low[node], index[target])
+        if low[node] == index[node]:
+            part = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(part) > 1:
+                found.append(sorted(part))
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def test_a_cycle_would_be_found() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Nothing that a cluster's object imports when it acts (execution, resume) is followed: it is chosen by name, as a
+    verb is, and stands above the run that it starts.
+    """
+    graph = {name: targets for name, targets in imports().items() if not name.startswith("runner.clusters.")}
+    assert cycles(graph) == []
+
+
+def test_nobody_outside_engines_asks_which_engine_it_is() -> None:
+    """Neither the launcher's name nor a ZeRO stage is compared with anything."""
+    asked = re.compile(r"launcher\.name\s*(==|!=|in\b|not in\b)|zero\.stage\s*(==|!=|<|>|in\b|not in\b)")
+    found = [
+        f"{path.relative_to(PACKAGE)}:{number}: {line.strip()}"
+        for path in MODULES.values()
+        if PACKAGE / "engines" not in path.parents
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if asked.search(line)
+    ]
+    assert found == []
+
+
+def test_private_names_of_libraries_are_used_in_compat_only() -> None:
+    assert [use for path in MODULES.values() if path.parent != PACKAGE / "compat" for use in private_uses(path)] == []
+
+
+def test_no_room_is_called_utils() -> None:
+    names = {part for path in MODULES.values() for part in path.relative_to(PACKAGE).with_suffix("").parts}
+    assert not names & {"utils", "util", "helpers", "common", "misc", "manager", "handler"}
+
+
+def test_files_and_functions_can_be_seen_at_once() -> None:
+    long = [name for name, path in MODULES.items() if len(path.read_text(encoding="utf-8").splitlines()) > 450]
+    long += [
+        f"{name}.{node.name}"
+        for name, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _lines(node) > 60
+    ]
+    assert long == []
+
+
+def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    assert node.end_lineno is not None
+    return node.end_lineno - node.lineno + 1
