@@ -58,7 +58,7 @@ def open_features(folder: Path) -> Features | None:
         size = facts["bytes"]
     except (OSError, ValueError, KeyError, TypeError, EOFError, pa.ArrowException) as error:
         raise DamagedFeatures(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
-    except Exception as error:  # a broken ZIP raises what it likes
+    except Exception as error:  # a broken ZIP raises what it likes  # noqa: BLE001
         raise DamagedFeatures(f"{SIZES}: {type(error).__name__}: {error}") from None
     if not rows == table.num_rows == len(lengths) == len(items) or size != (folder / FEATURES).stat().st_size:
         raise DamagedFeatures(f"{FACTS} says {rows} rows, {FEATURES} has {table.num_rows}, {SIZES} {len(lengths)}")
@@ -123,7 +123,7 @@ class FeatureWriter:
                 return False
             set_state(self.recipe, done["state"])
             self._schema, self._parts, self.rows_read = parts[0].schema, done["parts"], done["rows"]
-        except Exception:  # whatever is wrong with it, the work is done again
+        except Exception:  # whatever is wrong with it, the work is done again  # noqa: BLE001
             self._lengths, self._items, self.recipe = [], [], type(self.recipe)(self.recipe.config)
             return False
         return True

@@ -25,7 +25,7 @@ def prepare_data(run_dir: Path) -> dict[str, Any]:
         tokenizer = assets.build_tokenizer(config)
         report = reporting(Heartbeat(run_dir, 0))
         splits = {name: prepare_split(recipe, tokenizer, name, report) for name in ("train", "validation", "test")}
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         return {"status": "failed", "error": f"{type(error).__name__}: {error}"}
     empty = [
         f"dataset.{name}: this split gives no row for the model ({'; '.join(split.notes)})"

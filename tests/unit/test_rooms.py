@@ -89,7 +89,7 @@ def test_no_room_is_called_utils() -> None:
 
 
 def test_files_and_functions_can_be_seen_at_once() -> None:
-    long = [name for name, path in MODULES.items() if len(path.read_text(encoding="utf-8").splitlines()) > 450]
+    long = [name for name, path in MODULES.items() if len(path.read_text(encoding="utf-8").splitlines()) > 500]
     long += [
         f"{name}.{node.name}"
         for name, path in MODULES.items()
