@@ -30,6 +30,7 @@ VERBS = {
     "stop": "ask a run to checkpoint and end, or end it at once",
     "new": "start your own recipe as a copy of one of ours",
     "doctor": "what this machine can do, problems first",
+    "track": "send run folders to TensorBoard, MLflow, wandb or trackio, also later",
     "completion": "print a script that completes verbs, groups, options and keys in bash, zsh or fish",
     "cache": "what lies in the caches, and how large it is; `cache clean` removes what the runner made",
 }

@@ -26,10 +26,12 @@ from runner.launch.host_client import Host, HostDied
 from runner.launch.memory_advice import memory_advice
 from runner.launch.process_signals import Stopping
 from runner.launch.watch import Interrupted, StallDetected, Watch
+from runner.monitors.system_log import sampled
 from runner.preflight.assets import resolved_assets
 from runner.preflight.check import Checked
 from runner.rundir.failure import Failure, KnownFailure, first_failure
 from runner.rundir.record import Record, now
+from runner.trackers.background import tracked
 
 PREDICTION_SECONDS = 10.0  # longest wait for the memory prediction at the end of a run
 
@@ -119,7 +121,19 @@ def _open(request: Request) -> None:
 
 
 def run_attempt(request: Request, host: Host, stop: Stopping, console: Console) -> Ended:
-    """Launch ranks on a run folder whose files and record are written, and close the record."""
+    """Launch ranks on a run folder whose files and record are written, and close the record.
+
+    Beside it the machine is sampled, and trackers are sent what the folder says; both read files only.
+    """
+    run_dir = request.checked.run_dir
+    with (
+        tracked(run_dir, request.checked.config, console),
+        sampled(run_dir, request.started_monotonic),
+    ):
+        return _attempt(request, host, stop, console)
+
+
+def _attempt(request: Request, host: Host, stop: Stopping, console: Console) -> Ended:
     run_dir = request.checked.run_dir
     config = request.checked.config
     rundir.clear_requests(run_dir)  # of an attempt whose runner was killed: this one would stop at once

@@ -38,6 +38,8 @@ HARMLESS = frozenset(
         "fsdp.checkpoint",
         "offload.pin_memory",
         "cache_dir",
+        "tracker.project",
+        "tracker.wait_seconds",
     }
 )
 ROUNDING = {  # may change, but the last bits may differ from then on

@@ -174,7 +174,7 @@ def file_problems(item: Override, groups: dict[str, list[str]]) -> list[Problem]
     """What is wrong with the files that an override chooses from a group; Hydra must not read those."""
     if item.key_or_group not in groups:
         return []
-    return option_problems((item.key_or_group, str(name)) for name in typed_overrides.choices(item))
+    return option_problems((item.key_or_group, str(name)) for name in typed_overrides.options_of(item))
 
 
 def ready(overrides: list[Override]) -> list[str]:

@@ -41,6 +41,7 @@ SET_BY_GROUP = {
     },
     "zero.stage": "zero_stage",
 }
+SEVERAL_OPTIONS = ("tracker",)  # groups from which more than one option may be chosen
 ADDED_GROUPS = ("method", "sweep", "fitted")  # groups outside the defaults list
 # What people call a key elsewhere → its name here.
 ALIASES = {
@@ -58,6 +59,13 @@ ALIASES = {
     "deepspeed_config_file": "launcher.config_file",
     "max_seq_length": "task.max_length",
     "max_length": "task.max_length",
+}
+# Options people look for that cannot be had, and why; versions measured against constraints.txt.
+CONFLICTING = {
+    "tracker": {
+        "aim": "aim needs filelock<4 and cannot be installed beside this runner",
+        "swanlab": "swanlab needs protobuf<7 and cannot be installed beside this runner",
+    }
 }
 MOST_VALUES = 10_000
 # Hydra's own keys that decide something here; its other ones has no effect.
@@ -220,6 +228,14 @@ def choices(override: Override) -> list[object]:
     return [] if isinstance(value, Sweep) else [_plain(value)]
 
 
+def options_of(override: Override) -> list[object]:
+    """The single options that a group's override names: a list of several, where the group takes them, one by one."""
+    found = choices(override)
+    if override.key_or_group not in SEVERAL_OPTIONS:
+        return found
+    return [_plain(item) for choice in found for item in (choice if isinstance(choice, list) and choice else [choice])]
+
+
 def _plain(item: object) -> object:
     return item.text if isinstance(item, QuotedString) else item
 
@@ -299,13 +315,15 @@ def _two_ways_to_say_one_thing(overrides: list[Override]) -> list[Problem]:
 def _wrong_options(override: Override, options: list[str]) -> list[Problem]:
     group, problems = override.key_or_group, []
     typed = f"+{group}" if group in ADDED_GROUPS else group
-    for choice in choices(override):
+    for choice in options_of(override):
         name = str(choice)
         if choice is None or isinstance(choice, (list, dict)):
             value = (override.input_line or "").partition("=")[2]
             several = ",".join(map(str, choice)) if isinstance(choice, list) and len(choice) > 1 else "A,B"
             why = f"one option is chosen from a group; {group} has {', '.join(options) or 'none yet'}"
             problems.append(Problem(group, value, why, f"use {typed}=OPTION, or -m {typed}={several} for one run each"))
+        elif name not in options and name in CONFLICTING.get(group, {}):
+            problems.append(Problem(group, name, CONFLICTING[group][name], f"use one of {', '.join(options)}"))
         elif name not in options:
             near = nearest(name, options, cutoff=0.4)
             problems.append(

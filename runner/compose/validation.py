@@ -27,7 +27,14 @@ class WrongValues(RequestError):
         self.rest = rest
 
 
-OPEN_SECTIONS = ("model.config", "task", "dataset.columns", "recipe.batch_by_launcher", "cluster.options")
+OPEN_SECTIONS = (
+    "model.config",
+    "task",
+    "dataset.columns",
+    "recipe.batch_by_launcher",
+    "cluster.options",
+    "tracker.tags",
+)
 
 
 def key_names(section: type[BaseModel] = RunConfig, prefix: str = "") -> list[str]:

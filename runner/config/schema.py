@@ -402,6 +402,24 @@ class SweepConfig(Section):
     )
 
 
+class TrackerConfig(Section):
+    """Where a run's numbers are sent beside the run folder (docs/trackers.md). Credentials come from the tracker's own
+    environment variables only.
+    """
+
+    use: dict[str, bool] = Field(
+        {}, description="Tracker → whether it is used; set by `tracker=NAME` or `tracker=[A,B]`."
+    )
+    project: Text = Field("finetune-runner", description="Experiment (MLflow) or project (wandb, trackio).")
+    tags: dict[str, Text] = Field({}, description="Tags of your own.")
+    wait_seconds: Float = Field(
+        0.8,
+        ge=0.0,
+        description="Longest time in seconds that a finished run waits for its trackers; the rest is sent in the "
+        "background.",
+    )
+
+
 class _Common(Section):
     """One run, as far as it is the same for every engine."""
 
@@ -418,6 +436,7 @@ class _Common(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     fit: FitConfig = FitConfig()
     sweep: SweepConfig = SweepConfig()
+    tracker: TrackerConfig = TrackerConfig()
     mode: Literal["train", "evaluate"] = Field(
         "train", description="evaluate: no training, only the validation (and test) split."
     )

@@ -21,6 +21,7 @@ from runner.engines import engine_of
 from runner.launch import preload
 from runner.launch.job import scrubbed, start_method
 from runner.launch.process_signals import children_wait_for_handlers
+from runner.trackers import credential_variables
 
 POLL_SECONDS = 0.1
 END_SECONDS = 10.0
@@ -41,7 +42,9 @@ class Host:
     def __init__(self, config: RunConfig, offline: bool) -> None:
         reading, writing = os.pipe()
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the host
-        environment = {**scrubbed(dict(os.environ)), **render.rank_environment(config)}
+        secret = credential_variables()  # for the trackers' own processes, not for ranks
+        kept = {name: value for name, value in os.environ.items() if name not in secret}
+        environment = {**scrubbed(kept), **render.rank_environment(config)}
         paths.make_temporary_dir(config.cache_dir)
         if offline:
             environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}

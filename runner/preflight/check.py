@@ -24,6 +24,7 @@ from runner.preflight.output_folders import check_places, occupied
 from runner.preflight.software import check_software
 from runner.preflight.unused_keys import unused_keys
 from runner.recipe import Recipe, load_recipe
+from runner.trackers import check_trackers
 
 
 @dataclass
@@ -80,6 +81,7 @@ def check(composed: Composed, starting: bool = True) -> Checked:
             + engine.start_problems(config)
             + orphaned_processes()
             + ignored_files()
+            + check_trackers(config)
         )
     else:
         problems += occupied(composed.run_dir)  # rendering, too, must not overwrite a run's files

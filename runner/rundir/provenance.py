@@ -26,7 +26,7 @@ PACKAGES = (
     "sacrebleu",
     "numpy",
 )
-NOT_IN_HASH = {"note", "sweep", "fit", "cluster"}  # say nothing about what a run computes
+NOT_IN_HASH = {"note", "sweep", "fit", "cluster", "tracker"}  # say nothing about what a run computes
 
 
 def config_hash(config: RunConfig) -> str:

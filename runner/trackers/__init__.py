@@ -21,11 +21,6 @@ _CLASSES = {
     "trackio": "Trackio",
 }
 NAMES = tuple(_CLASSES)
-# Trackers that cannot be installed beside the runner, and why; measured against constraints.txt.
-CONFLICTING = {
-    "aim": "it needs filelock<4 and cannot be installed beside this runner",
-    "swanlab": "it needs protobuf<7 and cannot be installed beside this runner",
-}
 
 
 def tracker(name: str) -> Tracker:
@@ -35,9 +30,8 @@ def tracker(name: str) -> Tracker:
         RequestError: for a name that is none.
     """
     if name not in _CLASSES:
-        why = CONFLICTING.get(name, "there is no such tracker")
         fix = f"use {nearest(name, NAMES, cutoff=0.4) or 'one of ' + ', '.join(NAMES)}"
-        raise RequestError(Problem("tracker", name, why, fix))
+        raise RequestError(Problem("tracker", name, "there is no such tracker", fix))
     module = importlib.import_module(f"runner.trackers.{name}")
     found: Tracker = getattr(module, _CLASSES[name])()
     return found

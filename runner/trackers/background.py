@@ -55,7 +55,8 @@ class _Feed:
             self._say(f"warning: tracker={name}: {error}; the run goes on without it")
 
     def _show(self) -> None:
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
         for line in self._process.stdout:
             self._say(line.rstrip("\n"))
 

@@ -11,7 +11,6 @@ from runner.errors import Problem
 from runner.trackers.tracker import Ending, Line, Scalar, TrackedRun, Tracker, from_environment
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.entities import Metric
 
 STATUS = {"completed": "FINISHED", "failed": "FAILED", "preempted": "KILLED", "killed": "KILLED"}
@@ -92,7 +91,9 @@ class MLflow(Tracker):
         from mlflow.entities import Metric
 
         metrics = [
-            Metric(name, value, int(line.time * 1000), line.step) for line in lines for name, value in line.values.items()
+            Metric(name, value, int(line.time * 1000), line.step)
+            for line in lines
+            for name, value in line.values.items()
         ]
         self._send(metrics)
 

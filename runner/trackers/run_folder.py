@@ -77,7 +77,8 @@ class Folder:
             name=name,
             project=str(tracker.get("project") or "finetune-runner"),
             parameters=parameters,
-            tags=_tags(record, shortened) | {str(key): str(value) for key, value in (tracker.get("tags") or {}).items()},
+            tags=_tags(record, shortened)
+            | {str(key): str(value) for key, value in (tracker.get("tags") or {}).items()},
             started=self.started,
             sweep=cell.get("sweep"),
             resumed_step=self.resumed_step,
@@ -96,7 +97,9 @@ class Folder:
         epochs = self.record.get("epochs") or []
         lines = []
         for entry in epochs[after:]:
-            values = numbers(_without(entry, ("metrics",)), EPOCH_FIGURES) | numbers(entry.get("metrics") or {}, "eval/")
+            values = numbers(_without(entry, ("metrics",)), EPOCH_FIGURES) | numbers(
+                entry.get("metrics") or {}, "eval/"
+            )
             step = self._last_step(int(entry["epoch"]), len(epochs))
             lines.append(Line(step, self._time_of(step), values))
         return lines

@@ -59,6 +59,10 @@ class Sender:
         """Whether everything up to the run's end has been sent."""
         return self.sent.status is not None and not self._open
 
+    def up_to_date(self) -> bool:
+        """Whether the tracker has the run's newest attempt with its end."""
+        return self.sent.status is not None and self.sent.attempts == Folder.read(self._run_dir).attempts
+
     def send(self) -> None:
         """Send what is new; a run that was ended is closed in the tracker as well.
 

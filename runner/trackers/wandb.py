@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import netrc
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ class WandB(Tracker):
         folder = Path(from_environment("WANDB_DIR") or run.folder)
         self._run: Any = wandb.init(
             project=from_environment("WANDB_PROJECT") or run.project,
-            id=known_id or wandb.util.generate_id(),
+            id=known_id or secrets.token_hex(4),
             resume="allow",
             name=run.name,
             group=run.sweep,
