@@ -28,7 +28,7 @@ def checked(*overrides: str):
     [
         (
             ("ds_batch_bad.json",),
-            ["train.global_batch_size=64", "2 × train.gradient_accumulation_steps=4 × 1 ranks = 8"],
+            ["train_batch_size=64", "train_micro_batch_size_per_gpu=2 × gradient_accumulation_steps=4 = 8"],
         ),
         (
             ("ds_batch_ok.json", "train.gradient_accumulation_steps=2"),
