@@ -140,8 +140,9 @@ def test_a_run_that_waits_returns_its_status_and_wrong_requests_are_told_before(
     assert "error: cluster.head: cluster=slurm does not read this key" in foreign.stderr
     assert "choose its cluster with cluster=nodes" in foreign.stderr
     assert not (tmp_path / "wrong").exists()
-    refused = command(
-        *options, "cluster.options.qos=none", "cluster.options.nodes=9", run_dir=tmp_path / "big", env=slurm.environment
-    )
+    refused = command(*options, "cluster.options.begin=never", run_dir=tmp_path / "no", env=slurm.environment)
     assert refused.returncode == 2
     assert "error: cluster=slurm: sbatch refuses the job" in refused.stderr
+    assert not (tmp_path / "no").exists()
+    twice = command(*options, "cluster.options.nodes=9", run_dir=tmp_path / "no", env=slurm.environment)
+    assert twice.stderr.strip() == "error: cluster.options.nodes=9: launcher.num_nodes says it; use launcher.num_nodes"

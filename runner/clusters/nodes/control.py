@@ -116,6 +116,7 @@ class Pump:
         seen: when the head answered last, on this node's clock.
         over: what the head said at its end.
         stop: set to pass a request to stop on to the head.
+        end: set to report how this node's ranks ended.
     """
 
     def __init__(self, place: Place) -> None:
@@ -124,6 +125,7 @@ class Pump:
         self.seen = time.monotonic()
         self.gone = self.stop = False
         self.over: dict[str, Any] | None = None
+        self.end: dict[str, Any] | None = None
         threading.Thread(target=self._run, daemon=True, name="pump").start()
 
     def _run(self) -> None:
@@ -134,6 +136,8 @@ class Pump:
                 self._store.put(f"beat/{self._place.rank}", count)
                 if self.stop:
                     self._store.put("flag/stop", 1)
+                if self.end is not None:
+                    self._store.put(f"end/{self._place.rank}", self.end)
                 self.over = self._store.get("over")
                 self.seen = time.monotonic()
                 time.sleep(BEAT_SECONDS)

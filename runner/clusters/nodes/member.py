@@ -50,9 +50,11 @@ class Member:
             launch = self._accepted(store, pump)
             if launch is None:
                 return EXIT_BAD_REQUEST
-            with contextlib.suppress(HeadGone):
-                end = self._work(launch, host, pump)
-                store.put(f"end/{self._place.rank}", end)
+            try:
+                pump.end = self._work(launch, host, pump)
+            except HeadGone:
+                if pump.over is None:
+                    raise
             return self._last_word(store, pump)
         except (RuntimeError, HeadGone) as error:  # torch's DistNetworkError: the connection is closed
             self._say(f"failed: the head ({self._place.host}) is gone: {str(error).splitlines()[0]}")

@@ -21,6 +21,18 @@ from runner.rundir.record import FILE, Record, write_atomically
 
 SUBMITTED = "cluster.json"
 POLL_SECONDS = 2.0
+OWNED = {  # options of sbatch that follow from keys of their own
+    "nodes": "launcher.num_nodes",
+    "ntasks-per-node": "launcher.num_processes",
+    "cpus-per-task": "cluster.cpus_per_node",
+    "gpus-per-node": "cluster.gpus_per_node",
+    "mem": "cluster.memory_per_node",
+    "output": "hydra.run.dir",
+    "signal": "cluster.signal_seconds",
+    "requeue": "cluster.max_requeues",
+    **{name: f"cluster.{name}" for name in ("partition", "account", "qos", "constraint", "exclusive")},
+    "time": "cluster.time_minutes",
+}
 
 
 class Slurm:
@@ -57,6 +69,9 @@ class Slurm:
             why = f"the warning would come before the job starts (cluster.time_minutes={cluster.time_minutes})"
             fix = f"use cluster.signal_seconds={max(1, 20 * cluster.time_minutes)}"
             found.append(Problem("cluster.signal_seconds", cluster.signal_seconds, why, fix))
+        for option in sorted(OWNED.keys() & cluster.options.keys()):
+            value, key = cluster.options[option], OWNED[option]
+            found.append(Problem(f"cluster.options.{option}", value, f"{key} says it", f"use {key}"))
         if config.launcher.max_restarts and config.launcher.num_nodes > 1:
             why = "over several machines ranks that are started again meet the dead ones' addresses"
             fix = "leave it out: the job is requeued and resumed"
@@ -95,8 +110,16 @@ class Slurm:
         run_dir = checked.run_dir
         rendered = files.render(checked.config, run_dir, checked.total_steps, checked.own_file)
         rendered.update(self.render(checked.config, run_dir))
+        there = run_dir.exists()
         files.write(rendered, run_dir)
-        return self._hand_over(run_dir, checked.config, {"overrides": composed.overrides}, console)
+        try:
+            return self._hand_over(run_dir, checked.config, {"overrides": composed.overrides}, console)
+        except RequestError:
+            for name in rendered:
+                (run_dir / name).unlink(missing_ok=True)
+            if not there:
+                run_dir.rmdir()
+            raise
 
     def resume(self, run_dir: Path, overrides: list[str], config: RunConfig, started: float) -> int:
         """Submit the run folder again; its agent resumes."""

@@ -41,7 +41,9 @@ def submit(script: Path) -> int:
     done = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True, timeout=SECONDS)
     if done.returncode:
         said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        raise RequestError(Problem("cluster", "slurm", f"sbatch refuses the job ({said})", f"see {script}"))
+        raise RequestError(
+            Problem("cluster", "slurm", f"sbatch refuses the job ({said})", "change the option of Slurm that it names")
+        )
     return int(done.stdout.strip().partition(";")[0])
 
 
