@@ -6,10 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 from runner.report.intervals import Estimate, Ratio, estimate
-from runner.report.reading import dig, flatten, integer, mapping, number, text
+from runner.report.reading import dig, integer, mapping, number, text
 from runner.report.run_view import Run
 
 # Keys that do not change what is computed, or that tell repeats of one cell apart.
@@ -58,12 +59,12 @@ class Row:
     unjudged: str = ""
     planned: int | None = None
 
-    @property
+    @cached_property
     def first(self) -> Run:
         """The run that stands for the row where one run must: the first completed one, else the first."""
         return next((run for run in self.runs if run.completed), self.runs[0])
 
-    @property
+    @cached_property
     def completed_runs(self) -> tuple[Run, ...]:
         """The repeats whose numbers may be compared."""
         return tuple(run for run in self.runs if run.completed)
@@ -106,8 +107,17 @@ def train_seconds_of(row: Row) -> list[float]:
 
 def compared_config(run: Run) -> dict[str, Any]:
     """The run's flat configuration without keys that do not change what is computed."""
-    flat = flatten(mapping(run.raw.get("config")))
-    return {key: value for key, value in flat.items() if not key.startswith(_NOT_COMPARED)}
+    return {key: value for key, value in run.flat_config.items() if _is_compared(key)}
+
+
+@lru_cache(maxsize=4096)
+def _is_compared(key: str) -> bool:
+    return not key.startswith(_NOT_COMPARED)
+
+
+@lru_cache(maxsize=4096)
+def _is_beside_method(key: str) -> bool:
+    return not key.startswith((*_NOT_COMPARED, *_SHOWN_IN_COLUMNS, *_BOOKKEEPING))
 
 
 def fold(runs: Iterable[Run]) -> tuple[list[Row], int]:
@@ -237,9 +247,7 @@ def _with_seed(row: Row) -> dict[str, Any]:
 
 def setting_beside_method(run: Run) -> str:
     """All that is configured but the method and how its batch is made up, as text: equal where methods can be compared."""
-    hidden = (*_SHOWN_IN_COLUMNS, *_BOOKKEEPING)
-    config = {key: value for key, value in compared_config(run).items() if not key.startswith(hidden)}
-    return json.dumps(config, sort_keys=True, default=str)
+    return json.dumps({key: value for key, value in run.flat_config.items() if _is_beside_method(key)}, default=str)
 
 
 def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from runner.report.aggregation import Row, differing_keys
-from runner.report.metrics_log import Point, read_points
+from runner.report.metrics_log import learning_rates
 from runner.report.reading import dig, mapping, sequence
 from runner.report.run_view import Run
 
@@ -182,7 +182,7 @@ def _plain(value: Any) -> str:
 def _check_learning_rate(rows: Sequence[Row], expected: bool) -> Check:
     """Compare learning rates at equal optimizer steps, each row's first completed run with the first row's."""
     name = "learning-rate curve"
-    curves = [_learning_rates(read_points(row.first.folder)) for row in rows]
+    curves = [learning_rates(row.first.folder) for row in rows]
     if any(not curve for curve in curves):
         return Check(name, "not recorded", (), expected)
     differences = [curve_difference(curves[0], curve) for curve in curves[1:]]
@@ -192,10 +192,6 @@ def _check_learning_rate(rows: Sequence[Row], expected: bool) -> Check:
     return Check(
         name, "differs", ((rows[0].label, "reference"), *((label, text or "") for label, text in named)), expected
     )
-
-
-def _learning_rates(points: Sequence[Point]) -> dict[int, float]:
-    return {point.step: point.learning_rate for point in points if point.learning_rate is not None}
 
 
 def curve_difference(reference: Mapping[int, float], curve: Mapping[int, float]) -> str:

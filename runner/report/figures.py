@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 from runner.report.aggregation import Row, compared_config, differing_keys, value_text
 from runner.report.columns import bytes_text, seconds_text, status_text
 from runner.report.metrics_log import Point, elapsed_seconds, read_points
-from runner.report.reading import mapping, number, text
-from runner.report.tables import largest_batch
+from runner.report.reading import dig, integers, mapping, number, sequence, text
+from runner.report.tables import largest_batch, natural_order
 
 MOST_CURVES = 16
 MOST_BARS = 24
@@ -176,32 +177,97 @@ def _phases(row: Row) -> dict[str, float]:
 
 
 def curves(rows: Sequence[Row], style_of: dict[str, Style]) -> list[dict[str, Any]]:
-    """Loss and learning rate of each row's first run, thinned to at most 800 points; rows without a
-    log are left out.
-    """
+    """Loss, learning rate and validation metric of each row, mean over its repeats; rows without a log are left out."""
     found = []
     for row in rows[:MOST_CURVES]:
-        points = read_points(row.first.folder)
-        if points:
-            found.append(_curve(row, points, style_of[row.label]))
+        logs = [log for run in row.completed_runs or row.runs[:1] if (log := read_points(run.folder))]
+        if logs:
+            found.append(_curve(row, logs, style_of[row.label]))
+    for curve, width in zip(found, _widths(found), strict=True):
+        curve["width"] = width
     return found
 
 
-def _curve(row: Row, points: Sequence[Point], style: Style) -> dict[str, Any]:
-    timed = list(zip(points, elapsed_seconds(list(points)), strict=True))
-    every = -(-len(timed) // _MOST_POINTS)
-    kept = timed[::every]
-    if kept[-1] is not timed[-1]:
-        kept.append(timed[-1])
+def _curve(row: Row, logs: Sequence[list[Point]], style: Style) -> dict[str, Any]:
+    """Thinned to at most 800 points; `low` and `high` are the smallest and largest of the repeats at each step."""
+    losses = [{point.step: point.loss for point in log if point.loss is not None} for log in logs]
+    timed = dict(zip((point.step for point in logs[0]), elapsed_seconds(list(logs[0])), strict=True))
+    kept = _thinned([point for point in logs[0] if all(point.step in known for known in losses[1:])])
+    values = [[known[point.step] for known in losses if point.step in known] for point in kept]
+    epochs, metric, low, high = _validation(row)
     return {
         "label": row.label,
         "colour": style.colour,
         "dash": style.dash,
-        "step": [point.step for point, _ in kept],
-        "seconds": [seconds for _, seconds in kept],
-        "loss": [point.loss for point, _ in kept],
-        "rate": [point.learning_rate for point, _ in kept],
+        "step": [point.step for point in kept],
+        "seconds": [timed[point.step] for point in kept],
+        "loss": [statistics.fmean(found) if found else None for found in values],
+        "low": [min(found, default=None) for found in values] if len(logs) > 1 else [],
+        "high": [max(found, default=None) for found in values] if len(logs) > 1 else [],
+        "rate": [point.learning_rate for point in kept],
+        "epoch": epochs,
+        "metric": metric,
+        "metric_low": low,
+        "metric_high": high,
     }
+
+
+def _thinned(points: Sequence[Point]) -> list[Point]:
+    """At most 800 of the points, the last one among them."""
+    kept = list(points[:: -(-len(points) // _MOST_POINTS) or 1])
+    return kept if not points or kept[-1] is points[-1] else [*kept, points[-1]]
+
+
+def _validation(row: Row) -> tuple[list[float], list[float], list[float], list[float]]:
+    """Epochs, and at each the mean, smallest and largest value of the judging metric over the row's repeats."""
+    name, runs = judging_metric(row), row.completed_runs or row.runs[:1]
+    by_epoch: dict[float, list[float]] = {}
+    for epoch in (epoch for run in runs for epoch in run.epochs):
+        if epoch.epoch is not None and name in epoch.metrics:
+            by_epoch.setdefault(epoch.epoch, []).append(epoch.metrics[name])
+    epochs = sorted(by_epoch)
+    means = [statistics.fmean(by_epoch[epoch]) for epoch in epochs]
+    if len(runs) < 2:
+        return epochs, means, [], []
+    return epochs, means, [min(by_epoch[epoch]) for epoch in epochs], [max(by_epoch[epoch]) for epoch in epochs]
+
+
+def judging_metric(row: Row) -> str:
+    """Name of the metric that judges the recipe; '' where the record does not say."""
+    return text(dig(row.first.raw, "config.recipe.metric_for_best"))
+
+
+def _widths(found: Sequence[dict[str, Any]]) -> list[float]:
+    """Line widths: of curves that coincide each is narrower than the one below it, so that all of them are seen."""
+    groups: list[list[int]] = []
+    for index, curve in enumerate(found):
+        group = next((group for group in groups if _coincide(found[group[0]], curve)), None)
+        if group is None:
+            groups.append([index])
+        else:
+            group.append(index)
+    widths = [2.0] * len(found)
+    for group in groups:
+        for place, index in enumerate(group):
+            widths[index] = 2.0 + min(3.0, 12.0 / len(group)) * (len(group) - 1 - place)
+    return widths
+
+
+def _coincide(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    """Whether two loss curves lie within 1 % of their range of each other wherever both were logged."""
+    known = {step: loss for step, loss in zip(first["step"], first["loss"], strict=True) if loss is not None}
+    shared = [
+        (known[step], loss)
+        for step, loss in zip(second["step"], second["loss"], strict=True)
+        if step in known and loss is not None
+    ]
+    values = [value for pair in shared for value in pair]
+    return bool(shared) and max(abs(a - b) for a, b in shared) <= 0.01 * ((max(values) - min(values)) or 1.0)
+
+
+def coinciding(found: Sequence[dict[str, Any]]) -> bool:
+    """Whether any curve is drawn wider than the others because one lies on it."""
+    return any(curve["width"] > 2 for curve in found)
 
 
 def configuration_differences(rows: Sequence[Row]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
@@ -212,5 +278,37 @@ def configuration_differences(rows: Sequence[Row]) -> list[tuple[str, list[tuple
         holders: dict[str, list[str]] = {}
         for label, config in known:
             holders.setdefault(value_text(config[key]) if key in config else "not set", []).append(label)
-        found.append((key, [(value, first_few(labels)) for value, labels in holders.items()]))
+        ordered = sorted(holders.items(), key=lambda item: natural_order(item[0]))
+        found.append((key, [(value, first_few(labels)) for value, labels in ordered]))
     return found
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Counts of a classification: `counts[true][predicted]`, and (class, precision, recall, F1, rows) of each class."""
+
+    label: str
+    names: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+    scores: tuple[tuple[str, str, str, str, int], ...]
+
+
+def confusion(row: Row) -> Confusion | None:
+    """What the record's `confusion` says of the row's first run; None where there is none, or it is no square of counts."""
+    raw = mapping(row.first.raw.get("confusion"))
+    names = tuple(text(str(name)) for name in sequence(raw.get("names")))
+    counts = tuple(integers(line) for line in sequence(raw.get("counts")))
+    if not names or len(counts) != len(names) or any(len(line) != len(names) for line in counts):
+        return None
+    scores = []
+    for index, name in enumerate(names):
+        right, true = counts[index][index], sum(counts[index])
+        predicted = sum(line[index] for line in counts)
+        # F1 = 2 TP / (2 TP + FP + FN), which is harmonic in precision and recall.
+        shares = (_share(right, predicted), _share(right, true), _share(2 * right, true + predicted))
+        scores.append((name, *shares, true))
+    return Confusion(row.label, names, counts, tuple(scores))
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.3f}" if whole else "–"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -14,25 +16,40 @@ from typing import Any
 from urllib.parse import quote
 
 from runner.report.aggregation import Row, label_rows, setting_beside_method
-from runner.report.columns import Column, bytes_text, ratio_text, seconds_text, table_columns
+from runner.report.columns import Column, bytes_text, metric_text, ratio_text, seconds_text, table_columns
 from runner.report.fairness import beside_the_method, statement
 from runner.report.figures import (
     MOST_BARS,
     MOST_CURVES,
     Bars,
+    Confusion,
+    coinciding,
     configuration_differences,
+    confusion,
     curves,
+    judging_metric,
     largest_batch_bars,
     memory_pairs,
     phase_stacks,
     styles,
     train_time_bars,
 )
+from runner.report.reading import mapping
 from runner.report.run_view import Run
 from runner.report.tables import DEFINITIONS, Comparison, Table, Workload, largest_batch, workload_text
 
 _INSTALL = "the page needs jinja2 and plotly: pip install 'finetune-runner[report]'"
 
+_MOST_CONFUSIONS = 6
+_LONGEST_WORD = 24
+_LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD}}}(?=\S)")
+_LETTER, _GAP, _DENSE_LETTER, _DENSE_GAP = (
+    8.4,
+    18,
+    7.2,
+    12,
+)  # pixels of a letter and between columns, for two sizes of type
+_DENSE_FROM = 12  # columns
 # A ratio without an interval is put into a headline from here on: below it, one run is mostly noise.
 _WORTH_SAYING = 1.05
 
@@ -50,6 +67,8 @@ class TableView:
     statement: list[str]
     train_bars: Bars | None
     batch_bars: Bars | None
+    dense: bool
+    least_width: int
 
 
 @dataclass(frozen=True)
@@ -61,6 +80,9 @@ class Panel:
     tables: list[TableView]
     tiles: list[tuple[str, str, str]]
     curves: list[dict[str, Any]]
+    coinciding: bool
+    metric: str
+    confusions: list[Confusion]
     rows_left_out: int
     memory: list[Any]
     phases: list[Any]
@@ -82,9 +104,9 @@ def page(comparison: Comparison, base: Path) -> str:
     panels = _panels(comparison)
     drawn = {f"curves-{index}": panel.curves for index, panel in enumerate(panels) if panel.curves}
     scripts = [_plain_lines(get_plotlyjs()), _asset("page.js")] if drawn else []
-    template = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).from_string(_asset("page.html.j2"))
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["breakable"] = breakable
+    template = environment.from_string(_asset("page.html.j2"))
     return template.render(
         comparison=comparison,
         panels=panels,
@@ -97,6 +119,11 @@ def page(comparison: Comparison, base: Path) -> str:
         definitions=DEFINITIONS,
         most_curves=MOST_CURVES,
     )
+
+
+def breakable(value: str) -> str:
+    """Text whose very long words, such as a path or a line of noise, may break: a zero-width space every 24 letters."""
+    return _LONG_WORD.sub(lambda word: word[0] + "\u200b", value)
 
 
 def _asset(name: str) -> str:
@@ -153,6 +180,9 @@ def _panel(workload: Workload, tables: Sequence[Table]) -> Panel:
         tables=[_table_view(table, colour_by_method) for table in tables],
         tiles=tiles(rows),
         curves=drawn,
+        coinciding=coinciding(drawn),
+        metric=judging_metric(ended[0]) if ended else "",
+        confusions=[found for row in ended[:_MOST_CONFUSIONS] if (found := confusion(row))],
         rows_left_out=max(0, len(ended) - MOST_CURVES),
         memory=memory_pairs(ended[:MOST_BARS], lambda row: style_of[row.label].colour),
         phases=phases,
@@ -177,13 +207,26 @@ def _table_view(table: Table, colours: dict[str, int]) -> TableView:
     def colour_of(row: Row) -> int:
         return colours.get(row.method, 0)
 
+    columns = table_columns(table)
+    dense = len(columns) >= _DENSE_FROM
     return TableView(
         table=table,
-        columns=table_columns(table),
+        columns=columns,
+        dense=dense,
+        least_width=least_width(columns, dense),
         statement=statement(table.fairness) if table.fairness else [],
         train_bars=train_time_bars(table.rows, colour_of) if compares else None,
         batch_bars=largest_batch_bars(table.rows, colour_of) if table.kind == "largest" else None,
     )
+
+
+def least_width(columns: Sequence[Column], dense: bool) -> int:
+    """Pixels below which a table would have to break words: then each row is a card of its own."""
+    letter, gap = (_DENSE_LETTER, _DENSE_GAP) if dense else (_LETTER, _GAP)
+    words = [
+        max(len(word) for cell in (column.heading, *column.cells) for word in [*cell.split(), ""]) for column in columns
+    ]
+    return math.ceil(sum(count * letter + gap for count in words))
 
 
 def headline(table: Table) -> list[str]:
@@ -230,7 +273,7 @@ def tiles(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
     timed = [(row.train_seconds.mean, row) for row in done if row.train_seconds]
     weighed = [(row.peak_memory_bytes, row) for row in done if row.peak_memory_bytes]
     sized = [(size, row) for row in done if (size := largest_batch(row))]
-    found = []
+    found = _metric_tile(done)
     if timed:
         row = min(timed, key=lambda pair: pair[0])[1]
         found.append(("shortest epoch", f"{seconds_text(row.train_seconds)} s", row.label))
@@ -241,3 +284,15 @@ def tiles(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
         size, row = max(sized, key=lambda pair: pair[0])
         found.append(("largest micro batch", str(size), row.label))
     return found
+
+
+def _metric_tile(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
+    """The best value of the metric that judges the recipe."""
+    name = judging_metric(rows[0])
+    scored = [(row.metrics[name].mean, row) for row in rows if name in row.metrics]
+    if not scored:
+        return []
+    recipe = mapping(mapping(rows[0].first.raw.get("config")).get("recipe"))
+    best = (max if recipe.get("greater_is_better", True) else min)(scored, key=lambda pair: pair[0])[1]
+    equal = sum(metric_text(row.metrics[name]) == metric_text(best.metrics[name]) for _, row in scored)
+    return [(f"best {name}", metric_text(best.metrics[name]), f"{equal} rows" if equal > 1 else best.label)]

@@ -38,6 +38,18 @@ def read_points(folder: Path) -> list[Point]:
     return [points[step] for step in sorted(points)]
 
 
+def learning_rates(folder: Path) -> dict[int, float]:
+    """The learning rate of each logged optimizer step; {} without a file."""
+    try:
+        lines = read_regular(folder / METRICS_NAME).splitlines()
+    except OSError:
+        return {}
+    found = (
+        (integer(raw.get("step")), number(raw.get("learning_rate"))) for raw in _parsed(lines) if type(raw) is dict
+    )
+    return {step: rate for step, rate in found if step is not None and rate is not None}
+
+
 def _parsed(lines: Sequence[bytes]) -> list[Any]:
     """The lines' JSON values: in one go where all are whole, else line by line without the broken ones."""
     try:

@@ -14,7 +14,7 @@ def dig(mapping: Mapping[str, Any], path: str) -> Any:
     """Value at a dotted path such as `data.train.rows`, or None where any part is missing."""
     value: Any = mapping
     for key in path.split("."):
-        if not isinstance(value, Mapping):
+        if type(value) is not dict and not isinstance(value, Mapping):  # the first test is the fast one
             return None
         value = value.get(key)
     return value
@@ -22,6 +22,8 @@ def dig(mapping: Mapping[str, Any], path: str) -> Any:
 
 def number(value: Any) -> float | None:
     """The value as a finite float; None for text, booleans, NaN and infinities."""
+    if type(value) is float:
+        return value if math.isfinite(value) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -48,7 +50,7 @@ def text(value: Any) -> str:
 
 def mapping(value: Any) -> Mapping[str, Any]:
     """The value when it is a mapping, else an empty one."""
-    return value if isinstance(value, Mapping) else {}
+    return value if type(value) is dict or isinstance(value, Mapping) else {}
 
 
 def sequence(value: Any) -> Sequence[Any]:
@@ -73,7 +75,7 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, item in value.items():
         name = f"{prefix}{key}"
-        if isinstance(item, Mapping) and item:
+        if item and (type(item) is dict or isinstance(item, Mapping)):
             flat.update(flatten(item, f"{name}."))
         else:
             flat[name] = item

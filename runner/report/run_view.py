@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from runner.engines import label_of
-from runner.report.reading import dig, integer, integers, mapping, number, numbers, sequence, text
+from runner.report.reading import dig, flatten, integer, integers, mapping, number, numbers, sequence, text
 
 _FULL_EPOCH_SHARE = 0.95
 
@@ -54,6 +55,11 @@ class Run:
     def completed(self) -> bool:
         """Whether the run ended as it should, so that its numbers may be compared."""
         return self.status == "completed"
+
+    @cached_property
+    def flat_config(self) -> dict[str, Any]:
+        """The configuration as dotted keys."""
+        return flatten(mapping(self.raw.get("config")))
 
     @property
     def train_seconds_per_epoch(self) -> float | None:

@@ -131,7 +131,7 @@ def _requests(browser: Any) -> list[str]:
 def test_the_page_draws_everything_without_errors_or_requests(browser: Any, page: str, width: int, scheme: str) -> None:
     _open(browser, page, width, scheme)
     plots = browser.find_elements(By.CSS_SELECTOR, "[data-plot]")
-    assert len(plots) == 3
+    assert len(plots) == 4
     for plot in plots:
         lines = plot.find_elements(By.CSS_SELECTOR, ".scatterlayer path.js-line")
         assert len(lines) == 7
@@ -218,9 +218,65 @@ def test_curves_are_switched_with_the_keyboard(browser: Any, page: str) -> None:
     shown = (
         "return [...document.querySelectorAll('[data-plot]')].map(plot => plot.querySelectorAll('path.js-line').length)"
     )
-    assert browser.execute_script(shown) == [6, 6, 6]
+    assert browser.execute_script(shown) == [6, 6, 6, 6]
     browser.find_element(By.CSS_SELECTOR, "[data-log]").send_keys(Keys.SPACE)
     kinds = browser.execute_script(
         "return [...document.querySelectorAll('[data-plot]')].map(plot => plot.layout.yaxis.type)"
     )
-    assert kinds == ["log", "log", "linear"]
+    assert kinds == ["log", "log", "linear", "linear"]
+
+
+_METRICS = ("f1", "accuracy", "precision", "recall", "matthews", "auc", "loss", "brier", "kappa", "balanced_accuracy")
+# Cells whose text is wider than they are, lies beyond the window, or is hidden; and words that stand on two lines.
+_CLIPPED = """
+    const cells = [...document.querySelectorAll(".fitted th, .fitted td, .confusion th, .confusion td")];
+    const bad = [];
+    for (const cell of cells) {
+        const box = cell.getBoundingClientRect(), style = getComputedStyle(cell);
+        if (cell.closest("thead") && getComputedStyle(cell.closest("thead")).position === "absolute") continue;
+        if (!box.width || style.display === "none") bad.push(["hidden", cell.textContent]);
+        if (cell.scrollWidth > cell.clientWidth + 1) bad.push(["clipped", cell.textContent]);
+        if (box.right > window.innerWidth + 0.5 || box.left < -0.5) bad.push(["outside", cell.textContent]);
+        for (const node of cell.childNodes) {
+            if (node.nodeType !== Node.TEXT_NODE) continue;
+            for (const word of node.textContent.matchAll(/[\w.]+/g)) {
+                const range = document.createRange();
+                range.setStart(node, word.index); range.setEnd(node, word.index + word[0].length);
+                if (new Set([...range.getClientRects()].map(rect => Math.round(rect.top))).size > 1) bad.push(["broken", word[0]]);
+            }
+        }
+    }
+    return bad;
+"""
+
+
+def _wide_records(folder: Path, count: int) -> None:
+    """`count` rows with three repeats, ten metrics, a confusion matrix and long names that differ in the learning rate."""
+    methods = tuple(METHODS)
+    for row in range(count):
+        lr = [1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2][row // 3]
+        for index in range(3):
+            scores = {name: 0.5 + 0.01 * row + 0.013 * index + place / 50 for place, name in enumerate(_METRICS)}
+            config = {"optimizer": {"lr": lr, "eps": 1e-8 if row % 2 else 1e-6}}
+            content = repeat(methods[row % 3], index, 10 + row + 0.1 * index, config=config, metrics=scores)
+            content["confusion"] = {"names": ["equivalent", "different"], "counts": [[40 + row, 9], [7, 44]]}
+            for epoch in content["epochs"]:
+                epoch["metrics"] = scores
+            write_run(folder / f"{row:02}-{index}", content, points(30, floor=0.3 + row / 50))
+
+
+@pytest.mark.parametrize("count", [4, 12, 24, 40])
+def test_no_cell_is_clipped_at_any_width(browser: Any, tmp_path: Path, count: int) -> None:
+    _wide_records(tmp_path, count)
+    assert main([str(tmp_path), "--output", str(tmp_path / "page.html")]) == 0
+    for width in (390, 1280, 1600, 1920):
+        _open(browser, (tmp_path / "page.html").as_uri(), width, "light")
+        assert browser.execute_script(_CLIPPED) == [], width
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        table = browser.find_element(By.CSS_SELECTOR, ".matched table").size["width"]
+        assert table >= 0.85 * width, "the width is used"
+        for name in ("speed-up", "status", "n", *_METRICS):
+            cells = browser.find_elements(By.CSS_SELECTOR, f'.matched td[data-label="{name}"]')
+            assert len(cells) == count
+            assert all(cell.is_displayed() for cell in cells[:3])
+        _keep_picture(browser, f"{count}-rows-{width}")

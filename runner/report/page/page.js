@@ -4,22 +4,40 @@
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const narrow = window.matchMedia("(max-width: 640px)");
   const kinds = {
-    "loss-step": { x: "step", y: "loss", title: "optimizer step" },
-    "loss-time": { x: "seconds", y: "loss", title: "seconds since the start of the command" },
+    "loss-step": { x: "step", y: "loss", low: "low", high: "high", title: "optimizer step" },
+    "loss-time": { x: "seconds", y: "loss", low: "low", high: "high", title: "seconds since the start of the command" },
+    "metric-epoch": { x: "epoch", y: "metric", low: "metric_low", high: "metric_high", title: "epoch" },
     "rate-step": { x: "step", y: "rate", title: "optimizer step" },
   };
   const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   function traces(curves, kind) {
-    return curves.map((curve) => ({
+    return curves.flatMap((curve, index) => [...band(curve, kind, index), line(curve, kind, index)]);
+  }
+
+  function band(curve, kind, index) {
+    const low = curve[kind.low] || [], high = curve[kind.high] || [];
+    if (!low.length) return [];
+    const x = curve[kind.x];
+    return [{
+      type: "scatter", mode: "none", fill: "toself", hoverinfo: "skip", curve: index, opacity: 0.2,
+      fillcolor: variable("--c" + curve.colour),
+      x: [...x, ...[...x].reverse()], y: [...high, ...[...low].reverse()],
+    }];
+  }
+
+  function line(curve, kind, index) {
+    return {
       type: "scatter",
-      mode: curve.step.length < 2 ? "markers" : "lines",
+      mode: curve[kind.x].length < 2 ? "markers" : kind.x === "epoch" ? "lines+markers" : "lines",
       name: curve.label.replace(/&/g, "&amp;").replace(/</g, "&lt;"),
+      curve: index,
       x: curve[kind.x],
       y: curve[kind.y],
-      line: { color: variable("--c" + curve.colour), dash: curve.dash, width: 2 },
+      opacity: curve.width > 2 ? 0.55 : 1,
+      line: { color: variable("--c" + curve.colour), dash: curve.width > 2 ? "solid" : curve.dash, width: curve.width },
       marker: { color: variable("--c" + curve.colour), size: 8 },
-    }));
+    };
   }
 
   function layout(kind) {
@@ -50,7 +68,7 @@
       const kind = kinds[element.dataset.plot];
       const form = layout(kind);
       if (kind.y === "loss" && logarithmic.checked) { form.yaxis.type = "log"; form.yaxis.nticks = 0; }
-      const shown = traces(curves, kind).map((trace, index) => ({ ...trace, visible: boxes[index].checked }));
+      const shown = traces(curves, kind).map(({ curve, ...trace }) => ({ ...trace, visible: boxes[curve].checked }));
       Plotly.react(element, shown, form, { responsive: true, displayModeBar: false, showTips: false });
     });
     section.querySelectorAll("input").forEach((input) => input.addEventListener("change", paint));
