@@ -28,6 +28,8 @@ VERBS = {
     "resume": "resume an interrupted run from its last checkpoint",
     "status": "where runs stand: queued, running, how they ended",
     "stop": "ask a run to checkpoint and end, or end it at once",
+    "export": "write a from_pretrained folder from a run or one of its checkpoints",
+    "predict": "predict the rows of a file with a run's model; no labels needed",
     "new": "start your own recipe as a copy of one of ours",
     "doctor": "what this machine can do, problems first",
     "track": "send run folders to TensorBoard, MLflow, wandb or trackio, also later",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from runner.report.aggregation import row_of
 from runner.report.columns import Column, batch_text, bytes_text, metric_text, seconds_text, status_text, table_columns
 from runner.report.fairness import statement
 from runner.report.intervals import Estimate
+from runner.report.reading import mapping, number, text
 from runner.report.run_view import run_from_record
 from runner.report.tables import DEFINITIONS, Comparison, Table
 
@@ -178,10 +179,20 @@ def _result_lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("train s/epoch", seconds_text(row.train_seconds)),
         ("eval s/epoch", seconds_text(row.eval_seconds)),
         *metrics,
+        *_best_line(record, run.epochs),
         *((f"test {name}", metric_text(Estimate(value, None, 1))) for name, value in run.test_metrics.items()),
         ("peak memory (largest rank)", bytes_text(row.peak_memory_bytes)),
         ("status", status_text(row)),
     ]
+
+
+def _best_line(record: Mapping[str, Any], epochs: Sequence[Any]) -> list[tuple[str, str]]:
+    """The best value of the judging metric and its epoch, where that is not the last one."""
+    best = mapping(record.get("best"))
+    value, epoch = number(best.get("value")), number(best.get("epoch"))
+    if value is None or epoch is None or not epochs or epochs[-1].epoch == epoch:
+        return []
+    return [(f"best {text(best.get('metric'))}", f"{metric_text(Estimate(value, None, 1))} after epoch {epoch:g}")]
 
 
 def print_result(record: Mapping[str, Any], console: Console | None = None) -> None:

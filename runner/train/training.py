@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from runner import rundir
 from runner.config.schema import RunConfig
 from runner.metrics import import_libraries
-from runner.train import loop, runtime_facts, saving
+from runner.train import loop, machine_load, runtime_facts, saving
 from runner.train.checkpointing import Checkpoints
 from runner.train.context import RankContext
 from runner.train.evaluation import Evaluation, evaluate, try_longest_batch
@@ -29,6 +29,7 @@ class Training:
         self._state = loop.LoopState()
         self._checkpoints = Checkpoints(context)
         self._metrics_ready = False
+        self._machine: dict[str, Any] = {}
 
     def run(self) -> None:
         """Train to the end, from the newest checkpoint where there is one.
@@ -86,7 +87,9 @@ class Training:
     def _epoch(self) -> None:
         context, state, clock = self._context, self._state, self._context.timing.clock
         context.timing.epoch_began = clock.read() - state.epoch_seconds
+        load_before = machine_load.reading() if context.place.is_main else None
         finished = loop.train_epoch(context, state, self._total, self)
+        self._machine = self._load_since(load_before)
         train_seconds = clock.read() - context.timing.epoch_began
         if not finished:
             self._stop()
@@ -96,6 +99,13 @@ class Training:
         context.timing.epochs.start_epoch()
         context.timing.epoch_began = clock.read()
         self._checkpoints.after_epoch(state, metrics)
+
+    def _load_since(self, before: machine_load.Reading | None) -> dict[str, Any]:
+        """What else the machine did while the epoch trained; empty but on rank 0."""
+        if before is None:
+            return {}
+        on_gpu = self._context.config.launcher.device == "cuda"
+        return machine_load.load_between(before, machine_load.reading(), on_gpu)
 
     def _stop(self) -> NoReturn:
         """Checkpoint, and end as preempted."""
@@ -131,6 +141,7 @@ class Training:
             "metrics": metrics,
             "eval_rows": found.rows if found else 0,
             "eval_rows_scored": found.scored if found else 0,
+            "machine": self._machine,
         }
         self._record_epoch(entry, peaks)
         return metrics

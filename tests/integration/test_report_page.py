@@ -228,7 +228,7 @@ def test_curves_are_switched_with_the_keyboard(browser: Any, page: str) -> None:
 
 _METRICS = ("f1", "accuracy", "precision", "recall", "matthews", "auc", "loss", "brier", "kappa", "balanced_accuracy")
 # Cells whose text is wider than they are, lies beyond the window, or is hidden; and words that stand on two lines.
-_CLIPPED = """
+_CLIPPED = r"""
     const cells = [...document.querySelectorAll(".fitted th, .fitted td, .confusion th, .confusion td")];
     const bad = [];
     for (const cell of cells) {
