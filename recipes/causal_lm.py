@@ -75,10 +75,10 @@ class CausalLanguageModel(recipe.Recipe):
         joined = (
             f"{self._joined:,} rows run into the next one with nothing between; task.row_end says what to put there"
         )
-        return [joined] * bool(self._joined) + [
+        return [
             f"{self._tokens:,} tokens make {self._tokens // size:,} blocks of {size}; the last {self._tokens % size} "
             "tokens fill no block and are left out"
-        ]
+        ] + [joined] * bool(self._joined)
 
     def items(self, features: dict[str, Any]) -> int:
         """Predicted tokens: every one but a block's first."""

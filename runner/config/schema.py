@@ -149,7 +149,7 @@ class DatasetConfig(Section):
     def _one_character(cls, value: str | None) -> str | None:
         value = "tab" if value in ("\t", "\\t") else value
         if value is not None and value not in DELIMITERS and (len(value) != 1 or value in '"\r\n'):
-            raise ValueError(f"this is one character, or {', '.join(DELIMITERS)}")
+            raise PydanticCustomError("delimiter", "this is one character, or comma, tab, semicolon, pipe")
         return value
 
     @field_validator("encoding")
@@ -159,7 +159,9 @@ class DatasetConfig(Section):
             if value is not None and not "".encode(value):
                 codecs.lookup(value)
         except (LookupError, ValueError):
-            raise ValueError("Python knows no such text encoding, for example cp1252 or utf-16") from None
+            raise PydanticCustomError(
+                "encoding", "Python knows no such text encoding, unlike cp1252 or utf-16"
+            ) from None
         return value
 
 

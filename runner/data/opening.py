@@ -37,10 +37,13 @@ COMPRESSED: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
 }
 _EXPORT = "open it and save it as CSV UTF-8, then name that file"
 _OTHER_BYTES = (
-    (b"PAR1", "Parquet", "rename it to end in .parquet"),
+    (b"PAR1", "a Parquet file", "rename it to end in .parquet"),
     (b"PK\x03\x04", "a ZIP archive (a spreadsheet's .xlsx is one)", f"unpack it, or, of a spreadsheet, {_EXPORT}"),
     (b"\xd0\xcf\x11\xe0", "an old spreadsheet (.xls)", _EXPORT),
     (b"ARROW1", "an Arrow file", "write it as Parquet"),
+    (b"version https://git-lfs", "a pointer of Git LFS", "fetch the file itself with git lfs pull"),
+    (b"<!DOCTYPE html", "a web page", "download the file itself"),
+    (b"<html", "a web page", "download the file itself"),
     (b"%PDF", "a PDF", "write its text as .jsonl or .txt"),
 )
 _MARKS = (
@@ -104,7 +107,7 @@ def open_text(path: Path, reading: Reading) -> Iterator[TextIO]:
 def _refuse_other_bytes(path: Path, start: bytes, reading: Reading) -> None:
     for first, what, fix in _OTHER_BYTES:
         if start.startswith(first):
-            raise UnreadableFile(f"{path}: these bytes are {what}, not text", fix)
+            raise UnreadableFile(f"{path}: this is {what}, not the data", fix)
     if reading.encoding is not None:
         return
     for mark, encoding in _MARKS:

@@ -181,7 +181,9 @@ def _local(recipe: Recipe, split: str) -> _Source:
     def notes() -> list[str]:
         lost = dropped.count + log.bad.count
         first = "; ".join(map(str, [*dropped.first, *log.bad.first][:FIRST]))
-        said = f"{lost:,} of {read['rows'] + lost:,} rows were left out, as dataset.drop_bad_rows says ({first})"
+        said = (
+            f"{lost:,} rows of its files were left out, as dataset.drop_bad_rows says, {read['rows']:,} used ({first})"
+        )
         return [said] if lost else []
 
     return _Source(rows(), [hashes, source.key], notes)

@@ -75,6 +75,9 @@ def separated_rows(path: Path, reading: Reading, on_bad: OnBad, log: ReadLog) ->
         for cells in records:
             if counted.skips(cells, lines):
                 continue
+            if len(cells) == len(names) and len(names) > 1 and [cell.strip() for cell in cells] == names:
+                on_bad(f"{path}: line {lines.read} repeats the header")
+                continue
             if len(cells) != len(names):
                 on_bad(
                     f"{path}: line {lines.read} has {len(cells)} cells, the header {len(names)}{_maybe_quoted(cells, dialect)}"

@@ -14,7 +14,7 @@ from runner.data.scan import SplitScan, scan_split
 from runner.data.source import SplitSource, named_files, split_paths
 from runner.errors import Problem, nearest
 from runner.preflight.columns import column_problems, text_problems
-from runner.preflight.findings import on_split, places, within
+from runner.preflight.findings import on_split, places
 from runner.preflight.labels import given_names, label_problems
 from runner.recipe import Recipe
 
@@ -122,8 +122,9 @@ def _scan(config: RunConfig, recipe: Recipe, split: str) -> SplitScan | Problem 
     except UnreadableFile as error:
         return Problem(f"dataset.{split}", named, str(error), error.fix)
     if scan.rows == 0:
-        lost = f" ({scan.left_out} were left out: {places(scan.dropped, 2)})" if scan.dropped.count else ""
-        return Problem(f"dataset.{split}", named, f"this split has no rows{lost}", f"set dataset.{split}=FILE")
+        lost = f": {scan.left_out} rows are bad: {places(scan.bad if scan.bad.count else scan.dropped, 2)}"
+        why = f"this split has no rows{lost if scan.left_out else ''}"
+        return Problem(f"dataset.{split}", named, why, "fix the file" if scan.left_out else f"set dataset.{split}=FILE")
     return scan
 
 
@@ -149,13 +150,14 @@ def _rows(config: RunConfig, split: str, scan: SplitScan) -> list[Problem]:
     """Rows that cannot be read or were left out, and what reading has to say."""
     problems = [on_split(config, split, note, "", "notice") for note in scan.notes]
     drops = config.dataset.drop_bad_rows and split != "test"
-    if drops and scan.left_out:
+    held_out = split == "validation" and config.dataset.validation is None  # told of the training split already
+    if drops and scan.left_out and not held_out:
         first = places(scan.dropped if scan.dropped.count else scan.bad)
-        why = (
-            f"{within(scan.left_out, scan.rows + scan.left_out)} were left out, as dataset.drop_bad_rows says: {first}"
-        )
+        why = f"{scan.left_out:,} rows were left out, as dataset.drop_bad_rows says, {scan.rows:,} are used: {first}"
         problems.append(on_split(config, split, why, "", "notice"))
-    elif scan.bad.count == 1:
+    if drops:
+        return problems
+    if scan.bad.count == 1:
         fix = f"fix the row, {_DROP.replace('them', 'it').replace('their number', 'that')}" if split != "test" else ""
         problems.append(on_split(config, split, str(scan.bad.first[0]), fix or "fix the row"))
     elif scan.bad.count:

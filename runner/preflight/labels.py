@@ -65,6 +65,14 @@ def _values(config: RunConfig, split: str, scan: SplitScan, column: str) -> list
     padded = [value for value in values if isinstance(value, str) and value != value.strip()]
     if padded:
         problems.append(on_split(config, split, f"blanks around labels were trimmed: {names(padded, 4)}", "", "notice"))
+    folded: dict[str, set[str]] = {}
+    for value in values:
+        if isinstance(value, str):
+            folded.setdefault(value.strip().casefold(), set()).add(value.strip())
+    alike = [sorted(same) for same in folded.values() if len(same) > 1]
+    if alike:
+        why = f"labels that differ in case only are different classes: {names(alike[0])}"
+        problems.append(on_split(config, split, why, "", "warning"))
     return problems
 
 

@@ -115,7 +115,22 @@ def test_bad_rows_are_counted_and_can_be_left_out(tmp_path: Path):
     config, problems = checked(tmp_path, train, tmp_path / "d.csv", "dataset.drop_bad_rows=true")
     assert config is not None
     assert config.dataset.rows == {"train": 36, "validation": 40}
-    assert "4 of 40 rows were left out" in lines(problems, "notice")[0]
+    assert "4 rows were left out, as dataset.drop_bad_rows says, 36 are used" in lines(problems, "notice")[0]
+
+
+def test_a_file_of_bad_rows_only_says_so(tmp_path: Path):
+    train = tmp_path / "t.csv"
+    train.write_text(f"{HEADER}\na,b,1,\na,b,0,\n")
+    _, problems = checked(tmp_path, train, table(tmp_path / "d.csv"))
+    assert "this split has no rows: 2 rows are bad" in lines(problems)[0]
+    assert "line 2 has 4 cells, the header 3" in lines(problems)[0]
+
+
+def test_labels_that_differ_in_case_are_said(tmp_path: Path):
+    train = table(tmp_path / "t.csv", labels=["yes", "no", "Yes", "no"])
+    config, problems = checked(tmp_path, train, train)
+    assert config is not None
+    assert "labels that differ in case only are different classes: 'Yes', 'yes'" in lines(problems, "warning")[0]
 
 
 def test_rows_of_a_test_split_are_never_left_out(tmp_path: Path):

@@ -51,7 +51,8 @@ def test_blocks_lose_no_token_but_the_tail() -> None:
     ]
     assert ["".join(map(chr, block)) for block in blocks] == ["abcd", "efgh", "ijkl"]
     assert recipe.preparation_notes() == [
-        "13 tokens make 3 blocks of 4; the last 1 tokens fill no block and are left out"
+        "13 tokens make 3 blocks of 4; the last 1 tokens fill no block and are left out",
+        "4 rows run into the next one with nothing between; task.row_end says what to put there",
     ]
     assert recipe.items({"input_ids": blocks[0]}) == 3  # the first token of a block is not predicted
     assert recipe.length({"input_ids": blocks[0]}) == 4
