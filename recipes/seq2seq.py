@@ -13,7 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from runner import metrics, recipe
 from runner.data.dialogues import CutCounts, Dialogue, DialogueFitter
-from runner.generation import beams_share_source
+from runner.generation import beams_share_source, task_generation
 
 IGNORED = -100  # label that the models' loss leaves out
 
@@ -145,8 +145,8 @@ class Seq2Seq(recipe.Recipe):
             "labels": padded([row["labels"] for row in features], IGNORED),
         }
 
-    def predict(self, model: Any, batch: recipe.Batch, tokenizer: Any, synced: bool) -> list[Any]:
-        """Replies as text. The encoder runs once a batch; its states are shared by the beams."""
+    def generation_settings(self) -> dict[str, Any]:
+        """The task's keys, whatever the model's folder says; caching, which gradient checkpointing turns off, on."""
         names = (
             "num_beams",
             "min_length",
@@ -155,18 +155,20 @@ class Seq2Seq(recipe.Recipe):
             "repetition_penalty",
             "early_stopping",
         )
-        settings = {name: getattr(self.options, name) for name in names}
+        settings = {name: getattr(self.options, name) for name in names} | {"do_sample": False, "use_cache": True}
         if settings["num_beams"] == 1:
             del settings["early_stopping"]
+        return settings
+
+    def predict(self, model: Any, batch: recipe.Batch, tokenizer: Any, synced: bool) -> list[Any]:
+        """Replies as text. The encoder runs once a batch; its states are shared by the beams."""
         bare = getattr(model, "module", model)
         with beams_share_source():
             tokens = bare.generate(
                 input_ids=batch["input_ids"],
                 attention_mask=batch["attention_mask"],
-                do_sample=False,
-                use_cache=True,  # gradient checkpointing turns it off in the model's own configuration
                 synced_gpus=synced,
-                **settings,
+                generation_config=task_generation(bare, self.generation_settings()),
             )
         return [" ".join(text.split()) for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 

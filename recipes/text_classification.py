@@ -79,5 +79,9 @@ class TextClassification(recipe.Recipe):
         names = self.label_map().names
         return [names[prediction] for prediction in predictions]
 
+    def metric_definitions(self) -> dict[str, str]:
+        names = self.label_map().names
+        return {"f1": f"of class {names[1]!r}" if len(names) == 2 else f"macro average over {len(names)} classes"}
+
     def score(self, predictions: list[Any], references: list[Any]) -> dict[str, float]:
         return metrics.classification(predictions, references, num_labels=len(self.label_map().names))

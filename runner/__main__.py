@@ -10,11 +10,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import os
 import sys
 from collections.abc import Callable
 
 from runner.cli.safe_stdout import give_up_output, hand_on, open_streams
+from runner.plain_text import escaped
 
+# A file or folder of the user's that cannot be used as it is, wherever it was asked for.
+NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENOTDIR)
 HELP_FLAGS = ("-h", "--help")
 STARTS_RANKS = ("run", "resume")
 
@@ -124,6 +128,9 @@ def delivered(answer: Callable[[], int | None], resumable: bool = False) -> int:
             return _print_error(
                 f"error: {error.filename}: this name is too long for a file; choose a shorter one", EXIT_BAD_REQUEST
             )
+        if error.errno in NOT_ALLOWED and error.filename is not None:
+            why = f"{os.strerror(error.errno)}; give this user access to it, or name another place"
+            return _print_error(f"error: {escaped(os.fsdecode(error.filename))}: {why}", EXIT_BAD_REQUEST)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         if error.filename is None:

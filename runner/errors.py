@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 from runner.plain_text import escaped
+from runner.secrets import redacted
 
 Severity = Literal["error", "warning", "notice"]
 
@@ -34,7 +35,7 @@ class Problem:
         """The finding as one line, as a user reads it."""
         subject = self.key if self.value is None else f"{self.key}={_short(self.value)}"
         text = f"{self.severity}: {subject}: {self.why}"
-        return escaped(f"{text}; {self.fix}" if self.fix else text)
+        return redacted(escaped(f"{text}; {self.fix}" if self.fix else text))
 
 
 class RequestError(Exception):

@@ -31,6 +31,8 @@ from runner.preflight.assets import resolved_assets
 from runner.preflight.check import Checked
 from runner.rundir.failure import Failure, KnownFailure, first_failure
 from runner.rundir.record import Record, now
+from runner.rundir.trusted import recipe_facts
+from runner.secrets import redact_file
 from runner.trackers.background import tracked
 
 PREDICTION_SECONDS = 10.0  # longest wait for the memory prediction at the end of a run
@@ -113,6 +115,7 @@ def _open(request: Request) -> None:
     record.data |= {"run_id": run_dir.name, "notices": [problem.line() for problem in checked.notices]}
     record.data |= {
         "assets": resolved_assets(checked.config),
+        "recipe": recipe_facts(checked.config),
         "metric_versions": metrics.versions(list(checked.recipe.metrics)),
         "data_files": content_hashes(checked.config.dataset),
         **request.extra,
@@ -245,6 +248,8 @@ def _close(run_dir: Path, status: str, failure: Failure | None) -> Ended:
         record.data["assets"] = resolved_assets(rundir.read_config(run_dir))  # what was downloaded has a commit by now
     record.end_attempt("failed" if status == "interrupted" else status, reason)
     rundir.clear_requests(run_dir)
+    for log in (run_dir / rundir.LOGS).glob("*.log"):
+        redact_file(log)
     remove_converted(run_dir)
     shutil.rmtree(run_dir / "heartbeat", ignore_errors=True)
     return Ended(status, record, failure)

@@ -3,8 +3,69 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import json
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.regular_files import read_regular
+
+if TYPE_CHECKING:
+    from runner.recipe import Recipe
+
+OVERRULED = ("max_new_tokens", "min_new_tokens", "max_time", "temperature", "top_k", "top_p", "num_return_sequences")
+_SAYS_NOTHING = ("transformers_version", "_from_model_config", "use_cache", "output_attentions", "output_hidden_states")
+
+
+def task_generation(model: Any, settings: dict[str, Any]) -> Any:
+    """The model's generation settings with the task's in their place.
+
+    Keys of the model's folder by which transformers would pass over the task's (`max_new_tokens` over `max_length`) are
+    set back to its defaults.
+    """
+    from transformers import GenerationConfig
+
+    chosen, default = copy.deepcopy(model.generation_config), GenerationConfig()
+    for name in OVERRULED:
+        setattr(chosen, name, getattr(default, name, None))
+    for name, value in settings.items():
+        setattr(chosen, name, value)
+    return chosen
+
+
+def facts(model: Any, recipe: Recipe) -> dict[str, Any] | None:
+    """The settings that `generate` works by, for the record; None for a task that does not generate."""
+    settings = recipe.generation_settings()
+    if not settings or getattr(model, "generation_config", None) is None:
+        return None
+    found: dict[str, Any] = json.loads(task_generation(model, settings).to_json_string())
+    return found
+
+
+def folder_additions(folder: Path, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a model folder's generation_config.json says beside the task's keys and its own token ids.
+
+    Returns:
+        Settings that stay in force, and settings that the task overrules.
+    """
+    try:
+        content = json.loads(read_regular(folder / "generation_config.json"))
+    except (OSError, ValueError, RecursionError):
+        return {}, {}
+    if not isinstance(content, dict):
+        return {}, {}
+    said = {
+        name: value
+        for name, value in content.items()
+        if value is not None and not name.endswith("token_id") and name not in _SAYS_NOTHING
+    }
+    overruled = {
+        name: value
+        for name, value in said.items()
+        if name in OVERRULED or (name in settings and settings[name] != value)
+    }
+    return {name: value for name, value in said.items() if name not in overruled and name not in settings}, overruled
 
 
 @contextlib.contextmanager

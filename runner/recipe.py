@@ -151,6 +151,14 @@ class Recipe:
         """Metrics of a whole split, computed once, on rank 0. Only rows with a reference are passed."""
         raise NotImplementedError
 
+    def metric_definitions(self) -> dict[str, str]:
+        """What a metric's name leaves open, by metric: of which class, which average."""
+        return {}
+
+    def generation_settings(self) -> dict[str, Any]:
+        """Settings of `generate` that this task decides; empty for a task that does not generate."""
+        return {}
+
     def samples(self, predictions: list[Any]) -> list[Any]:
         """Predictions as they are written to predictions/*.jsonl."""
         return predictions
@@ -197,7 +205,7 @@ def load_recipe(config: RunConfig) -> Recipe:
 @lru_cache(maxsize=32)
 def recipe_class(file: str) -> type[Recipe]:
     """The one Recipe subclass that a recipe file defines."""
-    path = _find(file)
+    path = recipe_path(file)
     if path.suffix != ".py":
         raise RequestError(
             Problem("recipe.file", file, "a recipe is a Python file, its name ends in .py", "set recipe.file=FILE.py")
@@ -210,7 +218,7 @@ def recipe_class(file: str) -> type[Recipe]:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # noqa: BLE001
+    except (Exception, SystemExit) as error:  # noqa: BLE001
         where = f"{path}:{error.lineno}" if isinstance(error, SyntaxError) else str(path)
         raise RequestError(
             Problem(
@@ -232,7 +240,12 @@ def recipe_class(file: str) -> type[Recipe]:
     return found[0]
 
 
-def _find(file: str) -> Path:
+def recipe_path(file: str) -> Path:
+    """The recipe's file: an absolute path, or looked for in ./recipes, then among the runner's own.
+
+    Raises:
+        RequestError: where there is none.
+    """
     given = Path(file).expanduser()
     candidates = [given] if given.is_absolute() else [folder / given for folder in paths.recipe_dirs()]
     for path in candidates:

@@ -28,12 +28,13 @@ from runner.preflight.changed_data import changed_data
 from runner.preflight.check import Checked, known_total_steps, stop_on_errors
 from runner.preflight.dataset import check_data
 from runner.preflight.devices import check_devices, check_precision
-from runner.preflight.orphaned_processes import lives
+from runner.preflight.orphaned_processes import is_rank, lives
 from runner.preflight.software import check_software
 from runner.recipe import load_recipe
 from runner.report.liveness import runner_liveness
 from runner.rundir.heartbeat import HEARTBEATS, read_heartbeats
 from runner.rundir.record import FILE, METRICS_FILE, Record, now
+from runner.rundir.trusted import check_code, checked_record, rendered_json
 
 RECENT_SECONDS = 120.0  # a sign of life on another machine younger than this means that the run continues there
 ORPHANS_SECONDS = 10.0
@@ -64,15 +65,16 @@ def open_run(run_dir: Path) -> Record:
         RequestError: no run, a run that is completed, or one that is still running.
     """
     name = str(run_dir)
-    if not (run_dir / FILE).is_file():
+    if not (run_dir / FILE).exists():
         raise RequestError(Problem("RUN_DIR", name, "there is no record.json in it", "give the folder of a run"))
-    try:
-        record = Record.read(run_dir)
-        status = record.data["status"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise RequestError(Problem("RUN_DIR", name, "its record.json cannot be read", "start a new run")) from None
+    record = Record(run_dir)
+    record.data = checked_record(run_dir)
+    status = record.data["status"]
     if status == "completed":
-        raise RequestError(Problem("RUN_DIR", name, "this run is completed, nothing is left to do", "start a new run"))
+        why = "this run is completed, nothing is left to do"
+        further = f"for more epochs start a new run from its weights: python -m runner model.path={run_dir / 'model'}"
+        fix = f"{further} train.epochs=N" if (run_dir / "model").is_dir() else "start a new run"
+        raise RequestError(Problem("RUN_DIR", name, why, fix))
     if status == "running":
         _refuse_living(run_dir, record)
     return record
@@ -99,14 +101,19 @@ def _refuse_living(run_dir: Path, record: Record) -> None:
             )
 
 
-def find(run_dir: Path, record: Record, arguments: list[str]) -> Found:
+def find(run_dir: Path, record: Record, arguments: list[str], trusted: bool = False) -> Found:
     """Look at the configuration, the changes and the checkpoints; nothing is written yet.
+
+    Args:
+        trusted: whether code that the folder names may run (see `check_code`).
 
     Raises:
         RequestError: with everything that stands in the way.
     """
     before = config_of(run_dir)
     after, typed = with_changes(before, arguments)
+    check_code(run_dir, record.data, after, trusted)
+    rendered_json(run_dir, rundir.DEEPSPEED_FILE)
     chosen, damaged = _assess(run_dir)
     rows = record.data.get("data", {}).get("train", {}).get("rows") or before.dataset.rows.get("train")
     problems = [] if chosen is None else engine_of(after).checkpoint_problems(after)
@@ -130,7 +137,7 @@ def config_of(run_dir: Path) -> RunConfig:
     """The configuration of a run folder; where it cannot be read, a RequestError says so."""
     try:
         return rundir.read_config(run_dir)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise RequestError(
             Problem(
                 "RUN_DIR", run_dir, f"its config.yaml cannot be read ({str(error).splitlines()[0]})", "start a new run"
@@ -208,9 +215,11 @@ def _orphans(run_dir: Path) -> list[int]:
     """Process ids in the heartbeats that still belong to ranks: alive, and started before the heartbeat's last word."""
     found = []
     for rank, beat in read_heartbeats(run_dir).items():
-        with contextlib.suppress(OSError, KeyError):
-            if beat.get("host") == os.uname().nodename and lives(
-                beat["pid"], (run_dir / HEARTBEATS / f"rank_{rank}.json").stat().st_mtime
+        with contextlib.suppress(OSError, KeyError, TypeError, AttributeError):
+            if (
+                beat.get("host") == os.uname().nodename
+                and is_rank(beat["pid"])
+                and lives(beat["pid"], (run_dir / HEARTBEATS / f"rank_{rank}.json").stat().st_mtime)
             ):
                 found.append(beat["pid"])
     return found

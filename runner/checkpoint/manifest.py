@@ -11,11 +11,16 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from runner.regular_files import read_regular
 
 FILE = "manifest.json"
 FORMAT = 1
 _BLOCK = 2**20
+Count = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True)
@@ -45,11 +50,11 @@ class Manifest:
     window: int
     evaluated: bool
     metric: float | None
-    world_size: int
+    world_size: Count
     launcher: str
     zero_stage: int | None
-    micro_batch_size: int
-    gradient_accumulation_steps: int
+    micro_batch_size: Count
+    gradient_accumulation_steps: Count
     config_hash: str
     written_at: str
     versions: dict[str, str] = field(default_factory=dict)
@@ -77,14 +82,16 @@ def read_manifest(folder: Path) -> Manifest:
         ValueError: when there is none, or it is none of ours; the text says which.
     """
     try:
-        content: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(read_regular(folder / FILE))
         if content.pop("format") != FORMAT:
             raise ValueError("its manifest has an unknown format")
-        files = {name: FileFacts(**facts) for name, facts in content.pop("files").items()}
-        return Manifest(**content, files=files)
+        return TypeAdapter(Manifest).validate_json(json.dumps(content), strict=True)
     except OSError as error:
         raise ValueError(f"it has no readable manifest ({error.strerror})") from None
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError):
+    except ValidationError as error:
+        key = ".".join(map(str, error.errors()[0]["loc"]))
+        raise ValueError(f"its manifest is damaged at {key}") from None
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         raise ValueError("its manifest is damaged") from None
 
 

@@ -102,9 +102,9 @@ def _never_runs(config: RunConfig) -> list[errors.Problem]:
 
     What only this one lacks (devices, formats, ranks, a network, weights) may be asked about.
     """
-    from runner.preflight.assets import no_model_folder
     from runner.preflight.contradictions import never_together, wrong_family
     from runner.preflight.model_config import check_architecture, check_bundled_tokenizer
+    from runner.preflight.model_folder import no_model_folder
     from runner.recipe import load_recipe
 
     model = config.model

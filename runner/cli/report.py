@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.plain_text import storable
 from runner.report.columns import NAMES, UnknownColumn, arranged
 from runner.report.records import DEFAULT_FOLDERS, NoSuchFolder, find, read_runs
 from runner.report.sweep_lists import elsewhere, read_lists
 from runner.report.tables import Comparison, Layout, compare
+from runner.secrets import redacted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -170,7 +172,7 @@ def _console() -> Console:
 
 def _write(output: Path, content: str) -> None:
     try:
-        output.write_text(content, encoding="utf-8")
+        output.write_text(redacted(storable(content)), encoding="utf-8")
     except OSError as error:
         raise WrongRequest(f"cannot write {output}: {error.strerror}") from None
     print(f"wrote {output}", file=sys.stderr)

@@ -19,11 +19,13 @@ from runner.launch.process_signals import Stopping, stopping
 from runner.launch.watch import console as terminal
 from runner.preflight.check import Checked
 from runner.resume import config_of, find, open_run, prepare, wait_for_orphans
+from runner.rundir.trusted import TRUST
 
 USAGE = """usage: python -m runner resume RUN_DIR [KEY=VALUE ...]
 
 Resume an interrupted run from its newest whole checkpoint, in the same folder and the same record.
-What may be changed: docs/reliability.md."""
+What may be changed: docs/reliability.md.
+--trust-code: run the Python code that the folder names (a recipe elsewhere or changed, a model's own code)."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     run_dir, overrides = Path(arguments[0]).expanduser().absolute(), list(arguments[1:])
     if not (run_dir / rundir.CONFIG_FILE).is_file():
         return resume_here(run_dir, overrides, started)
-    config, _ = with_changes(config_of(run_dir), overrides)
+    config, _ = with_changes(config_of(run_dir), [item for item in overrides if item != TRUST])
     return clusters.of(config).resume(run_dir, overrides, config, started)
 
 
@@ -51,21 +53,24 @@ def resume_here(
     """Resume on this machine; `join` waits for the other machines of the run."""
     console = terminal()
     say = partial(console.print, highlight=False, markup=False)
+    trusted = TRUST in overrides
+    overrides = [item for item in overrides if item != TRUST]
     record = open_run(run_dir)
-    with rundir.held(run_dir), stopping() as stop:
+    with rundir.held(run_dir):
         wait_for_orphans(run_dir, say)
-        found = find(run_dir, record, overrides)
-        try:
-            request = prepare(found, overrides, started, say, lambda: stop.asked)
-        except ConversionStopped:
-            say(f"stopped before any rank was started; resume with python -m runner resume '{run_dir}'")
-            return stop.exit_status
-        host = Host(found.config, offline=needs_no_hub(found.config))
-        try:
-            announce(request.checked, console)
-            if join is not None:
-                request.launch = join(request.checked, stop)
-            ended = run_attempt(request, host, stop, console)
-        finally:
-            host.close()
+        found = find(run_dir, record, overrides, trusted)  # outside `stopping`: Ctrl-C ends a long checksum at once
+        with stopping() as stop:
+            try:
+                request = prepare(found, overrides, started, say, lambda: stop.asked)
+            except ConversionStopped:
+                say(f"stopped before any rank was started; resume with python -m runner resume '{run_dir}'")
+                return stop.exit_status
+            host = Host(found.config, offline=needs_no_hub(found.config))
+            try:
+                announce(request.checked, console)
+                if join is not None:
+                    request.launch = join(request.checked, stop)
+                ended = run_attempt(request, host, stop, console)
+            finally:
+                host.close()
     return conclude(ended, request.checked, console)

@@ -10,6 +10,8 @@ import os
 import sys
 from typing import Any
 
+from runner.secrets import redacted
+
 
 def open_streams() -> None:
     """Make both streams usable, once, at the entry: closed ones lead nowhere, and what a terminal cannot show is
@@ -21,8 +23,24 @@ def open_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+            setattr(sys, name, Redacting(stream))
     if not os.environ.get("COLUMNS", "1").strip("0"):
         del os.environ["COLUMNS"]  # a width of 0 is that of no terminal, and tables would be cut to nothing
+
+
+class Redacting:
+    """A stream of the terminal that masks secrets in what is printed."""
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write; returns the length of the text as it was given."""
+        self._stream.write(redacted(text))
+        return len(text)
 
 
 def give_up_output() -> None:

@@ -18,6 +18,7 @@ from runner.launch.host_client import Host
 from runner.launch.host_pool import needs_no_hub
 from runner.launch.process_signals import Stopping, stopping
 from runner.launch.watch import console as terminal
+from runner.plain_text import escaped
 from runner.preflight.check import Checked, check
 from runner.preflight.devices import placement
 from runner.preflight.unused_keys import unread_sections
@@ -109,6 +110,8 @@ def plan_lines(checked: Checked) -> list[str]:
         f"{config.precision.name}, {config.launcher.omp_num_threads} threads each",
         f"devices    {placement(config)}",
     ]
+    definitions = checked.recipe.metric_definitions() if config.dataset.label_names else {}
+    lines += [f"scores     {name} {words}" for name, words in definitions.items()]
     if config.mode == "train":
         words = engine_of(config).schedule_words(config, checked.own_file, checked.total_steps)
         lines += [
@@ -142,10 +145,12 @@ def conclude(ended: Ended, checked: Checked, console: Console) -> int:
 
     if ended.status == "completed":
         print_result(ended.record.data, console)
+        for warning in ended.record.data.get("warnings", []):
+            console.print(f"warning: {escaped(str(warning))}", highlight=False, markup=False)
         console.print(f"record     {ended.record.path}", highlight=False)
         return ended.exit_code
     reason = ended.record.data.get("reason")
-    console.print(f"{ended.status}: {reason}", highlight=False, markup=False)
+    console.print(escaped(f"{ended.status}: {reason}"), highlight=False, markup=False)
     if ended.failure is not None:
         for line in ended.record.data["failure"].get("advice", []):
             console.print(line, highlight=False, markup=False)

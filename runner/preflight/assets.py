@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlparse
 
 from runner import paths
@@ -17,8 +17,8 @@ from runner.config.catalogue import BUNDLED, BUNDLED_TOKENIZER
 from runner.config.schema import RunConfig
 from runner.data.source import named_files, split_paths
 from runner.errors import Problem
-
-Kind = Literal["model", "dataset"]
+from runner.preflight.hub_access import Kind, Wanted, check_access, endpoint
+from runner.preflight.model_folder import check_tokenizer, check_weights, no_model_folder
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,19 @@ def check_assets(config: RunConfig) -> list[Problem]:
                 missing.append(asset)
     if missing and not hub_reachable():
         return problems + [_not_to_be_had(config, asset) for asset in missing]
-    return problems + _without_token(config, missing)
+    without = _without_token(config, missing)
+    return problems + (without or check_access(_wanted(config, missing)))
+
+
+def _wanted(config: RunConfig, missing: list[Asset]) -> list[Wanted]:
+    """What is to be asked of the hub, each repository once."""
+    wanted: dict[tuple[Kind, str], Wanted] = {}
+    for asset in missing:
+        revision = config.dataset.revision if asset.kind == "dataset" else None
+        if asset.kind == "model" and asset.name == config.model.hub_id:
+            revision = config.model.revision
+        wanted.setdefault((asset.kind, asset.name), Wanted(asset.key, asset.kind, asset.name, revision))
+    return list(wanted.values())
 
 
 def _without_token(config: RunConfig, missing: list[Asset]) -> list[Problem]:
@@ -105,29 +117,24 @@ def has_token() -> bool:
     return bool(named) or paths.hf_token_path().is_file()
 
 
-def endpoint() -> str:
-    """Address of the hub or of its mirror."""
-    return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-
-
-def no_model_folder(path: str, key: str = "model.path") -> list[Problem]:
-    """A folder that is not there, or holds no model's configuration; its weights are not looked for."""
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        return [Problem(key, path, "there is no such folder", f"set {key}=DIR")]
-    if not (folder / "config.json").is_file():
-        return [Problem(key, path, "this folder has no config.json", "give a folder written by save_pretrained")]
-    return []
-
-
 def _folder_problems(config: RunConfig, asset: Asset) -> list[Problem]:
     folder = Path(asset.name).expanduser()
-    if asset.role == "tokenizer":
-        return (
-            []
-            if folder.is_dir()
-            else [Problem(asset.key, asset.name, "there is no such folder", f"set {asset.key}=DIR")]
-        )
+    try:
+        return _tokenizer_folder(config, asset) if asset.role == "tokenizer" else _weights_folder(config, asset, folder)
+    except OSError as error:
+        why = f"it cannot be read ({error.strerror}: {error.filename})"
+        return [Problem(asset.key, asset.name, why, f"set {asset.key}=DIR")]
+
+
+def _tokenizer_folder(config: RunConfig, asset: Asset) -> list[Problem]:
+    if not Path(asset.name).expanduser().is_dir():
+        return [Problem(asset.key, asset.name, "there is no such folder", f"set {asset.key}=DIR")]
+    if asset.name == config.model.path and no_model_folder(asset.name):
+        return []  # said of the weights
+    return check_tokenizer(asset.name, "model.path" if asset.name == config.model.path else asset.key)
+
+
+def _weights_folder(config: RunConfig, asset: Asset, folder: Path) -> list[Problem]:
     problems = no_model_folder(asset.name, asset.key)
     if problems:
         return problems
@@ -151,7 +158,7 @@ def _folder_problems(config: RunConfig, asset: Asset) -> list[Problem]:
                 "give a folder with weights, or set model.init=random",
             )
         ]
-    return []
+    return check_weights(asset.name, asset.key) if config.model.init == "pretrained" else []
 
 
 def _shadows(asset: Asset) -> list[Problem]:

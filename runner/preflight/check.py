@@ -19,6 +19,7 @@ from runner.preflight.contradictions import contradictions, wrong_family
 from runner.preflight.dataset import check_data
 from runner.preflight.devices import check_devices, check_precision, check_unreadable
 from runner.preflight.model_config import builds_from_facts, check_architecture, check_bundled_tokenizer
+from runner.preflight.model_folder import generation_notices
 from runner.preflight.orphaned_processes import orphaned_processes
 from runner.preflight.output_folders import check_places, occupied
 from runner.preflight.software import check_software
@@ -74,6 +75,7 @@ def check(composed: Composed, starting: bool = True) -> Checked:
         + unused_keys(config, composed.explicit)
         + here(check_software(config, recipe, own_file))
     )
+    problems += generation_notices(config, recipe)
     if starting:
         problems += (
             check_assets(config)

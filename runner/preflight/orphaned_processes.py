@@ -5,6 +5,7 @@ reason.
 from __future__ import annotations
 
 import contextlib
+import os
 
 from runner.errors import Problem
 
@@ -54,5 +55,24 @@ def lives(pid: int, moment: float) -> bool:
     try:
         process = psutil.Process(pid)
         return bool(process.create_time() <= moment + 1 and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def is_rank(pid: object) -> bool:
+    """Whether a process could be a rank of a runner: of this user, started by our modules or by Python's spawn.
+
+    The number comes from a file: advice to end a process must never name another one.
+    """
+    import psutil
+
+    if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 1:
+        return False
+    try:
+        process = psutil.Process(pid)
+        words = process.cmdline()
+        return bool(process.uids().real == os.getuid()) and any(
+            word.startswith("runner.") or "multiprocessing" in word for word in words
+        )
     except psutil.Error:
         return False

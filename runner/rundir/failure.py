@@ -66,8 +66,10 @@ def first_failure(run_dir: Path, outcome: dict[str, Any]) -> Failure:
     own_errors = [error for error in errors if not _is_aftermath(error)]
     if own_errors:
         return _from_error(run_dir, own_errors[0])
-    if errors and not killed:
-        killed = _silent(run_dir, {error["rank"] for error in errors})
+    if not killed:
+        left = _left(run_dir, outcome, {error["rank"] for error in errors})
+        if left is not None:
+            return left
     if killed:
         rank, number = min(killed.items())
         name = signal.Signals(number).name
@@ -78,19 +80,29 @@ def first_failure(run_dir: Path, outcome: dict[str, Any]) -> Failure:
     return Failure(None, _without_rank(outcome), run_dir / LOGS / "launch.log")
 
 
-def _silent(run_dir: Path, reported: set[int]) -> dict[int, int]:
+def _left(run_dir: Path, outcome: dict[str, Any], reported: set[int]) -> Failure | None:
     """The rank that ended without a message while the others lost their connections to it.
 
-    Torch elastic reports whichever rank it sees first, often one of those others. Of the ranks that kept no
-    error and were not ended by torch elastic, the one whose heartbeat stopped first is the one that is gone; only
-    SIGKILL leaves nothing behind.
+    Torch elastic reports whichever rank it sees first, often one of those others. Of the ranks that kept no error and were
+    not ended by torch elastic, the one whose heartbeat stopped first is the one that is gone: killed, or left by a call
+    that ends a process at once (`os._exit`); its exit status, where it is known, tells which.
     """
     beats = {
-        rank: beat.get("monotonic", 0.0)
+        rank: beat["monotonic"] if isinstance(beat.get("monotonic"), float) else 0.0
         for rank, beat in read_heartbeats(run_dir).items()
         if rank not in reported and not ended_marker(run_dir, rank).exists()
     }
-    return {min(beats, key=lambda rank: beats[rank]): signal.SIGKILL} if beats else {}
+    if not beats:
+        return None
+    rank = min(beats, key=lambda number: beats[number])
+    code = outcome.get("failures", {}).get(str(rank))
+    if code is not None and code >= 0:
+        how = f"ended with exit status {code} and without an error: something called os._exit, or a library ended the process"
+    elif not reported:
+        return None
+    else:
+        how = "ended without an error: killed by SIGKILL (by hand, or by the kernel because memory ran out), or by os._exit"
+    return Failure(rank, f"rank {rank} {how}", log_of(run_dir, rank))
 
 
 def restart_reason(run_dir: Path, count: int) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from runner.config.schema import RunConfig
+from runner.regular_files import read_regular
 from runner.rundir.names import CONFIG_FILE
 from runner.rundir.record import write_atomically
 
@@ -21,4 +22,4 @@ def write_config(run_dir: Path, config: RunConfig) -> None:
 
 def read_config(run_dir: Path) -> RunConfig:
     """The resolved configuration of a run folder."""
-    return RunConfig.model_validate(yaml.safe_load((run_dir / CONFIG_FILE).read_text(encoding="utf-8")))
+    return RunConfig.model_validate(yaml.safe_load(read_regular(run_dir / CONFIG_FILE).decode("utf-8")))

@@ -9,8 +9,10 @@ from runner import paths
 from runner.config.catalogue import BUNDLED_TOKENIZER
 from runner.config.schema import ModelConfig, RunConfig
 from runner.config.sequence_limits import position_limit
+from runner.data.prepared import PreparedSplit
 from runner.engines import engine_of
 from runner.recipe import Recipe
+from runner.train.honesty import FEW_KNOWN, unknown_share
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -44,6 +46,30 @@ def build_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def tokenizer_notes(tokenizer: Any) -> list[str]:
+    """What had to be chosen for it: a padding token, where it has none of its own."""
+    if tokenizer.pad_token is None or tokenizer.pad_token != tokenizer.eos_token:
+        return []
+    if tokenizer.init_kwargs.get("pad_token") is not None:
+        return []
+    return [f"the tokenizer has no padding token: {tokenizer.eos_token} pads, masked out of attention and loss"]
+
+
+def check_text_is_known(tokenizer: Any, *splits: PreparedSplit | None) -> None:
+    """Refuse a tokenizer to which most of the text is unknown: one without its vocabulary is built of special tokens only.
+
+    Raises:
+        AssetError: with the share.
+    """
+    for split in splits:
+        share = unknown_share(split, tokenizer.unk_token_id) if split is not None else 0.0
+        if share > FEW_KNOWN:
+            raise AssetError(
+                f"{100 * share:.0f} % of the tokens are unknown to the tokenizer ({type(tokenizer).__name__}, "
+                f"{len(tokenizer)} tokens): it is not the one of this text; set model.tokenizer=DIR"
+            )
 
 
 def _revision(model: ModelConfig, source: str) -> str:
@@ -90,6 +116,7 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None = None
         model = model_class.from_config(settings, trust_remote_code=config.model.trust_remote_code)
     else:
         model, notes = _pretrained(config.model, model_class, settings)
+        _check_vocabulary(config.model, settings, tokenizer)
     notes += _fit_vocabulary(model, tokenizer)
     if config.train.gradient_checkpointing:
         # The re-entrant form breaks DeBERTa's relative attention.
@@ -104,6 +131,17 @@ def _check_positions(recipe: Recipe, settings: Any) -> None:
     problems = recipe.length_problems(limit) if limit else []
     if problems:
         raise AssetError("; ".join(problem.line() for problem in problems))
+
+
+def _check_vocabulary(model: ModelConfig, settings: Any, tokenizer: Any) -> None:
+    """A tokenizer much smaller than a pretrained model's vocabulary is not the one it was trained with."""
+    known = getattr(settings.get_text_config(), "vocab_size", None)
+    if tokenizer is None or not known or 2 * len(tokenizer) >= known:
+        return
+    raise AssetError(
+        f"the tokenizer has {len(tokenizer):,} tokens, the pretrained model {known:,}: its files are missing or it is "
+        f"another model's; set model.tokenizer=DIR, the folder with the model's own (now {tokenizer_source(model)})"
+    )
 
 
 def _fit_vocabulary(model: Any, tokenizer: Any) -> list[str]:
@@ -145,6 +183,14 @@ def _loading_notes(model: Any, info: dict[str, Any], source: str) -> list[str]:
     inside = sorted(name for name in mismatched if name.startswith(f"{model.base_model_prefix}."))
     if inside:
         raise AssetError(f"weights in {source} do not fit the architecture: {', '.join(inside[:5])} differ in shape")
+    # A pooler belongs to the head: checkpoints of the bare language model have none.
+    body = sorted(name for name in missing if name.startswith(f"{model.base_model_prefix}.") and "pooler" not in name)
+    if body:
+        shown = ", ".join(body[:5]) + (", …" if len(body) > 5 else "")
+        raise AssetError(
+            f"weights in {source} are incomplete: {len(body)} tensors of the model's body are missing ({shown}); "
+            "download them again, or set model.init=random to start from new weights"
+        )
     new = sorted(mismatched | missing)
     return (
         [f"new random weights (not in {source} with the task's shape): {', '.join(new)}; everything else was loaded"]

@@ -15,6 +15,7 @@ from runner.recipe import Recipe
 from runner.rundir.record import write_atomically
 from runner.train.batching import MicroBatch, evaluation_batches
 from runner.train.context import RankContext
+from runner.train.honesty import class_facts
 
 
 @dataclass
@@ -25,11 +26,13 @@ class Evaluation:
         metrics: name → value; empty where no row has a reference.
         rows: rows predicted.
         scored: rows with a reference.
+        classes: see `honesty.class_facts`.
     """
 
     metrics: dict[str, float]
     rows: int
     scored: int
+    classes: dict[str, Any] | None = None
 
 
 def evaluate(context: RankContext, name: str) -> Evaluation | None:
@@ -125,7 +128,10 @@ def _score(context: RankContext, split: PreparedSplit, name: str, everyone: list
         split.column("text"),
     )
     return Evaluation(
-        metrics={key: float(value) for key, value in metrics.items()}, rows=len(predictions), scored=len(pairs)
+        metrics={key: float(value) for key, value in metrics.items()},
+        rows=len(predictions),
+        scored=len(pairs),
+        classes=class_facts(recipe, [p for p, _ in pairs], [r for _, r in pairs]) if references else None,
     )
 
 

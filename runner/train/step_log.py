@@ -7,6 +7,7 @@ import math
 from runner.train.context import RankContext
 from runner.train.loop import LoopState, StepResult
 from runner.train.progress import MetricsLog
+from runner.train.ranks import parameter_checksum
 
 
 class TrainingDiverged(RuntimeError):
@@ -50,6 +51,17 @@ class StepLog:
         if state.nonfinite >= context.config.train.max_nonfinite_steps:
             raise TrainingDiverged(self._advice(state, result.learning_rate))
 
+    def check_end(self, state: LoopState) -> None:
+        """After the last step, whose loss was summed over ranks: one that is not finite has made the weights worthless.
+
+        Raises:
+            TrainingDiverged: on every rank, also where only the weights are not finite.
+        """
+        context = self._context
+        weights = parameter_checksum(context.engine, context.prepared.bare)
+        if state.nonfinite or not all(map(math.isfinite, weights)):
+            raise TrainingDiverged(self._advice(state, context.config.optimizer.lr))
+
     def _beat(self, state: LoopState, **loss: float) -> None:
         heartbeat = self._context.output.heartbeat
         heartbeat.beat(phase="training", step=state.step, total=self._total, epoch=state.epoch, **loss)
@@ -74,6 +86,10 @@ class StepLog:
         others = {"fp16": ", precision=bf16 or precision=fp32", "bf16": " or precision=fp32"}.get(
             config.precision.name, ""
         )
+        if not state.nonfinite:
+            return (
+                f"the weights are not finite after the last step; try optimizer.lr={config.optimizer.lr / 10:g}{others}"
+            )
         return (
             f"the loss was not finite for {state.nonfinite} steps in a row, up to step {state.step} "
             f"(learning rate {learning_rate:g}, precision {config.precision.name}); it began at step {first}, where "

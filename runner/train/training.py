@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from runner import rundir
 from runner.config.schema import RunConfig
 from runner.metrics import import_libraries
-from runner.train import loop, machine_load, runtime_facts, saving
+from runner.train import honesty, loop, machine_load, runtime_facts, saving
 from runner.train.checkpointing import Checkpoints
 from runner.train.context import RankContext
 from runner.train.evaluation import Evaluation, evaluate, try_longest_batch
@@ -94,6 +94,8 @@ class Training:
         if not finished:
             self._stop()
         last = state.step >= self._total or state.epoch + 1 >= context.config.train.epochs
+        if last:
+            self._step_log.check_end(state)
         metrics = self._end_epoch(train_seconds, last)
         state.start_next_epoch()
         context.timing.epochs.start_epoch()
@@ -142,6 +144,7 @@ class Training:
             "eval_rows": found.rows if found else 0,
             "eval_rows_scored": found.scored if found else 0,
             "machine": self._machine,
+            "classes": found.classes if found else None,
         }
         self._record_epoch(entry, peaks)
         return metrics
@@ -181,6 +184,7 @@ class Training:
             if test is not None:
                 record.data["test"] = {"metrics": test.metrics, "rows": test.rows, "scored": test.scored}
             record.data["parameter_checksums"] = checksums
+            _warn(context, _of_training(context, record.data.get("epochs", []), test))
             known = record.data.get("artifacts", {})
             record.update(artifacts={**known, **artifacts}, phases=context.timing.phases())
         context.output.heartbeat.beat(phase="done")
@@ -221,9 +225,13 @@ def evaluate_only(context: RankContext) -> None:
             "rows": found.rows,
             "scored": found.scored,
             "eval_seconds": clock.read() - began,
+            "classes": found.classes,
         }
     peaks = peak_bytes_of_ranks(context)
     if record is not None:
+        best = context.config.recipe.metric_for_best
+        for name, result in results.items():
+            _warn(context, honesty.score_warnings(name, result["classes"], result["metrics"], best))
         first: dict[str, Any] = results.get("validation") or next(iter(results.values()), {"metrics": {}})
         record.update(
             evaluations=results,
@@ -233,6 +241,22 @@ def evaluate_only(context: RankContext) -> None:
             phases=context.timing.phases(),
             artifacts={**record.data.get("artifacts", {}), "predictions": "predictions"},
         )
+
+
+def _of_training(context: RankContext, epochs: list[dict[str, Any]], test: Evaluation | None) -> list[str]:
+    """What makes the result of a training mean little, one sentence each."""
+    best = context.config.recipe.metric_for_best
+    found = honesty.loss_warning(epochs) + honesty.overlap_warnings(context.task.train, context.task.evaluated)
+    if epochs:
+        found += honesty.score_warnings("validation", epochs[-1].get("classes"), epochs[-1]["metrics"], best)
+    return found + (honesty.score_warnings("test", test.classes, test.metrics, best) if test is not None else [])
+
+
+def _warn(context: RankContext, found: list[str]) -> None:
+    """On rank 0: into the record; the command prints them at its end."""
+    record = context.output.record
+    assert record is not None
+    record.data["warnings"] = list(dict.fromkeys([*record.data.get("warnings", []), *found]))
 
 
 def _epoch_line(config: RunConfig, entry: dict[str, Any]) -> str:

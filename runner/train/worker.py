@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from runner import rundir
+from runner import generation, rundir
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.data.prepared import PreparedSplit, prepare_split
@@ -25,7 +25,7 @@ from runner.rundir.failure import restart_reason
 from runner.rundir.heartbeat import Heartbeat
 from runner.rundir.record import Record, now
 from runner.rundir.trial import is_trial
-from runner.train import assets, loop, runtime_facts, saving
+from runner.train import assets, honesty, loop, runtime_facts, saving
 from runner.train.by_hand import run_by_hand
 from runner.train.context import Output, RankContext, RankStart, Task, Timing
 from runner.train.device_memory import limit_memory, memory_facts
@@ -167,6 +167,8 @@ def _load_task(start: RankStart) -> Task:
                 evaluated[name] = split.longest(rows) if start.trial else split
     for name, split in [("train", train), *evaluated.items()]:
         start.output.notes += [f"{name}: {note}" for note in (split.notes if split is not None else [])]
+    assets.check_text_is_known(tokenizer, train, *evaluated.values())
+    start.output.notes += assets.tokenizer_notes(tokenizer)
     return Task(recipe, tokenizer, train, evaluated)
 
 
@@ -202,6 +204,9 @@ def _opening_facts(context: RankContext, total: int) -> dict[str, Any]:
             if split is not None
         },
         "notes": context.output.notes,
+        "tokenizer": honesty.tokenizer_facts(context.task.tokenizer),
+        "metric_definitions": context.task.recipe.metric_definitions(),
+        "generation": generation.facts(context.prepared.bare, context.task.recipe),
     }
     if train is not None:
         facts["data_order_hash"] = loop.first_order_hash(context)
