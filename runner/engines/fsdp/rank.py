@@ -36,8 +36,8 @@ class RankEngine(rank.RankEngine):
     def options(self) -> AcceleratorOptions:
         """On CPU accelerate 1.15 makes FSDP out of MULTI_GPU only, and silently trains separate models otherwise."""
         if self.config.launcher.device == "cpu":
-            PartialState(backend="gloo", timeout=group_timeout(self.config))
-            PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+            state = PartialState(backend="gloo", timeout=group_timeout(self.config))
+            state.distributed_type = DistributedType.MULTI_GPU  # every instance shares its attributes
         return AcceleratorOptions(handlers=torch_step.scaler_settings(self.config.precision))
 
     def prepare(self, model: torch.nn.Module, factor: Factor) -> Prepared:
