@@ -273,7 +273,7 @@ class LauncherConfig(Section):
     num_nodes: Int = Field(1, ge=1, le=65536, description="Machines; more than 1 needs cluster=nodes or cluster=slurm.")
     gpu_ids: Text = Field("all", description="Visible GPU ids to use, comma separated, or all.")
     main_process_port: Int | None = Field(
-        None, ge=1, le=65535, description="Port of the rendezvous in the by-hand command; null: a free one."
+        None, ge=1, le=65535, description="Port of the rendezvous on this machine; null: a free one."
     )
     omp_num_threads: Threads | Literal["auto"] = Field(
         "auto", description="CPU threads per rank, at least 1; auto: physical cores divided by ranks on this machine."

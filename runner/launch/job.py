@@ -66,7 +66,7 @@ def _launch_config(config: RunConfig, run_dir: Path) -> Any:
     ranks = config.launcher.num_processes
     assert isinstance(ranks, int)
     return LaunchConfig(
-        **_rendezvous(run_dir),
+        **_rendezvous(run_dir, config.launcher.main_process_port or 0),
         nproc_per_node=ranks,
         max_restarts=config.launcher.max_restarts,
         monitor_interval=0.1,
@@ -77,8 +77,8 @@ def _launch_config(config: RunConfig, run_dir: Path) -> Any:
     )
 
 
-def _rendezvous(run_dir: Path) -> dict[str, Any]:
-    """On one machine c10d on a free port. Over several the static one: c10d compares their wall clocks, and clocks 15 s
+def _rendezvous(run_dir: Path, port: int) -> dict[str, Any]:
+    """On one machine c10d, on the port asked for or a free one. Over several the static one: c10d compares their wall clocks, and clocks 15 s
     apart start a world of one node, or make the agents hang for 300 s at the end."""
     meeting = meeting_from_environment()
     if meeting is None:
@@ -87,7 +87,7 @@ def _rendezvous(run_dir: Path) -> dict[str, Any]:
             "max_nodes": 1,
             "run_id": f"{run_dir.name}-{os.getpid()}",
             "rdzv_backend": "c10d",
-            "rdzv_endpoint": "localhost:0",  # a free port, chosen by the system
+            "rdzv_endpoint": f"localhost:{port}",  # 0: a free one, chosen by the system
             "rdzv_configs": {"join_timeout": 120},
             "local_addr": "localhost",
         }

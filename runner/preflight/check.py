@@ -22,6 +22,7 @@ from runner.preflight.model_config import builds_from_facts, check_architecture,
 from runner.preflight.model_folder import generation_notices
 from runner.preflight.orphaned_processes import orphaned_processes
 from runner.preflight.output_folders import check_places, occupied
+from runner.preflight.port import check_port
 from runner.preflight.software import check_software
 from runner.preflight.unused_keys import unused_keys
 from runner.recipe import Recipe, load_recipe
@@ -79,6 +80,7 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     if starting:
         problems += (
             check_assets(config)
+            + check_port(config)
             + check_places(config, composed.run_dir)
             + engine.start_problems(config)
             + orphaned_processes()
