@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ def _planned(file: Path) -> Iterator[PlannedRun]:
             purpose="largest" if "largest" in rest else "",
             label=text(entry.get("label")) or " ".join(map(text, sequence(entry.get("overrides")))) or job,
             hash=text(entry.get("hash")),
-            folder=file.parent / (text(entry.get("folder")) or job),
+            folder=Path(os.path.normpath(file.parent / (text(entry.get("folder")) or job))),
         )
 
 
