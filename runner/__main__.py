@@ -37,6 +37,8 @@ VERBS = {
     "new": "start your own recipe as a copy of one of ours",
     "doctor": "what this machine can do, problems first",
     "track": "send run folders to TensorBoard, MLflow, wandb or trackio, also later",
+    "watch": "a live view of running runs and sweeps; reads files only",
+    "push": "upload a run's model to the Hugging Face hub",
     "completion": "print a script that completes verbs, groups, options and keys in bash, zsh or fish",
     "cache": "what lies in the caches, and how large it is; `cache clean` removes what the runner made",
 }

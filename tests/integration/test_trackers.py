@@ -161,6 +161,7 @@ def test_ranks_do_not_get_the_trackers_credentials(monkeypatch):
     assert "HF_TOKEN" not in credential_variables()  # ranks download with it
 
 
+@pytest.mark.soak
 def test_a_server_that_is_down_delays_nothing_and_is_caught_up_with(tmp_path, completed):
     """No server at the address: one warning, a completed run in time; `track` sends it when there is a store."""
     from mlflow import MlflowClient
