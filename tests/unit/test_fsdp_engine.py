@@ -53,6 +53,8 @@ def test_one_rank_is_refused() -> None:
     one = config(launcher={"name": "fsdp", "device": "cpu", "num_processes": 1})
     assert [problem.key for problem in engine_named("fsdp").problems(one)] == ["launcher"]
     assert engine_named("fsdp").problems(config()) == []
+    unresolved = config(launcher={"name": "fsdp", "device": "cpu", "num_processes": "auto"})  # as `estimate` asks
+    assert engine_named("fsdp").problems(unresolved) == []
 
 
 def test_labels() -> None:

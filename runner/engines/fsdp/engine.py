@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.engines import base
 from runner.engines.base import Rule
@@ -61,7 +60,7 @@ class Engine(base.Engine):
     def problems(self, config: RunConfig) -> list[Problem]:
         """One rank has nothing to shard; fp16 is unproved."""
         found = []
-        if plan.world_size(config) == 1:
+        if config.launcher.num_processes == 1 and config.launcher.num_nodes == 1:  # `auto` is resolved before a run
             why = "FSDP shards over ranks, and there is one only"
             fix = "use launcher.num_processes=2 or more, or launcher=ddp"
             found.append(Problem("launcher", self.name, why, fix))
