@@ -110,6 +110,10 @@ class Recipe:
         """What is wrong with a row of local data, where `checks_rows`; None where it can be read."""
         return None
 
+    def adjust_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Change the tokenizer before it is used, the same way at every call."""
+        return
+
     def features(self, rows: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
         """Raw columns of some rows → features, one entry per resulting row.
 
@@ -145,6 +149,16 @@ class Recipe:
         Args:
             synced: whether every rank must run the same number of forward passes (partitioned parameters).
         """
+        raise NotImplementedError
+
+    def generated_rows(self) -> int:
+        """First rows of each evaluated split for which `generate` is called."""
+        return 0
+
+    def generate(
+        self, model: Any, features: dict[str, Any], tokenizer: PreTrainedTokenizerBase, synced: bool
+    ) -> dict[str, Any]:
+        """What the model writes for one row, to be kept beside the predictions."""
         raise NotImplementedError
 
     def score(self, predictions: list[Any], references: list[Any]) -> dict[str, float]:

@@ -152,6 +152,7 @@ def cached_split(recipe: Recipe, tokenizer: Any, split: str) -> PreparedSplit | 
 
 def _place(recipe: Recipe, tokenizer: Any, split: str) -> tuple[Path, _Source]:
     """The folder of a split's features, named by content, and where its rows come from."""
+    recipe.adjust_tokenizer(tokenizer)
     source = (
         _hub_source(recipe.config.dataset, split) if recipe.config.dataset.source == "hub" else _local(recipe, split)
     )
@@ -210,6 +211,7 @@ def _fingerprint(recipe: Recipe, tokenizer: Any, rows: object) -> str:
         "runner": __version__,
         "rows": rows,
         "tokenizer": hashlib.sha256(vocabulary.encode()).hexdigest(),
+        "chat_template": getattr(tokenizer, "chat_template", None),
         "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
         "code": _code_hash(type(recipe)),
         "options": recipe.options.model_dump(mode="json"),

@@ -11,20 +11,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from runner.samples import FOLDER
+from runner.samples.make_chats import make_chats
 from runner.samples.make_dialogues import make_dialogues
 from runner.samples.make_paraphrases import make_paraphrases
 from runner.samples.make_stories import make_stories
 from runner.samples.make_tokenizers import (
     BLENDERBOT_SETTINGS,
+    CHAT_SPECIALS,
     DEBERTA_SETTINGS,
     GPT2_SETTINGS,
+    LLAMA_SETTINGS,
     build_byte_bpe,
     build_word_level,
     build_wordpiece,
     write_tokenizer,
 )
 
-Splits = Mapping[str, Sequence[Mapping[str, str | int]]]
+Splits = Mapping[str, Sequence[Mapping[str, object]]]
 
 
 def write_splits(splits: Splits, folder: Path) -> None:
@@ -42,18 +45,21 @@ def column_texts(splits: Splits, *columns: str) -> Iterable[str]:
 
 def generate(folder: Path = FOLDER) -> None:
     """Write all samples and tokenizers below `folder`."""
-    paraphrases, dialogues, stories = make_paraphrases(), make_dialogues(), make_stories()
+    paraphrases, dialogues, stories, chats = make_paraphrases(), make_dialogues(), make_stories(), make_chats()
     write_splits(paraphrases, folder / "paraphrases")
     write_splits(dialogues, folder / "dialogues")
     write_splits(stories, folder / "stories")
+    write_splits(chats, folder / "chats")
 
     wordpiece = build_wordpiece(column_texts(paraphrases, "sentence1", "sentence2"))
     word_level = build_word_level(column_texts(dialogues, "texts", "labels"))
     byte_bpe = build_byte_bpe(column_texts(stories, "text"))
+    turns = [message["content"] for row in chats["train"] for message in row["messages"]]
     tokenizers = folder / "tokenizers"
     write_tokenizer(wordpiece, DEBERTA_SETTINGS, tokenizers / "deberta_tiny")
     write_tokenizer(word_level, BLENDERBOT_SETTINGS, tokenizers / "blenderbot_tiny")
     write_tokenizer(byte_bpe, GPT2_SETTINGS, tokenizers / "gpt2_tiny")
+    write_tokenizer(build_byte_bpe(turns, CHAT_SPECIALS), LLAMA_SETTINGS, tokenizers / "llama_tiny")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Build the tiny models' tokenizers from the generated train splits.
 
-All three say `tokenizer_class: PreTrainedTokenizerFast`, so that transformers reads `tokenizer.json` as it
+All say `tokenizer_class: PreTrainedTokenizerFast`, so that transformers reads `tokenizer.json` as it
 stands. Named after their model's own class (DebertaV2Tokenizer, BlenderbotTokenizer), transformers 5 would
 build that class's Unigram or BPE pipeline around our vocabulary instead.
 """
@@ -8,7 +8,7 @@ build that class's Unigram or BPE pipeline around our vocabulary instead.
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import (
@@ -80,19 +80,19 @@ def build_word_level(texts: Iterable[str]) -> Tokenizer:
     return tokenizer
 
 
-def build_byte_bpe(texts: Iterable[str]) -> Tokenizer:
-    """Byte-level BPE as GPT-2's: any text round-trips; the one special token is the last number."""
+def build_byte_bpe(texts: Iterable[str], specials: Sequence[str] = ("<|endoftext|>",)) -> Tokenizer:
+    """Byte-level BPE as GPT-2's: any text round-trips; the special tokens are the last numbers."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=GPT2_VOCABULARY_SIZE - 1,
+        vocab_size=GPT2_VOCABULARY_SIZE - len(specials),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_special_tokens(special(["<|endoftext|>"]))
+    tokenizer.add_special_tokens(special(specials))
     return tokenizer
 
 
@@ -119,6 +119,22 @@ GPT2_SETTINGS: Settings = {
     "eos_token": "<|endoftext|>",
     "model_max_length": 128,
     "unk_token": "<|endoftext|>",
+}
+
+CHAT_SPECIALS = ("<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>")
+# Without generation marks, as most public templates; tools and tool calls are written as JSON.
+CHAT_TEMPLATE = (
+    "{%- if tools %}<|system|>\nTools: {{ tools | tojson }}<|end|>\n{% endif %}"
+    "{%- for message in messages %}<|{{ message.role }}|>\n{{ message.content }}"
+    "{%- if message.tool_calls %}{% for call in message.tool_calls %}{{ call.function | tojson }}{% endfor %}{% endif %}"
+    "<|end|>\n{% endfor %}"
+    "{%- if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+LLAMA_SETTINGS: Settings = {
+    "chat_template": CHAT_TEMPLATE,
+    "eos_token": "<|end|>",
+    "model_max_length": 256,
+    "pad_token": "<|pad|>",
 }
 
 
