@@ -39,10 +39,6 @@ class ChatFineTuning(recipe.Recipe):
         system_into_user: bool = Field(
             False, description="Put the system prompt into the first user turn, for templates without that role."
         )
-        generate_rows: int = Field(
-            0, ge=0, description="Rows of each evaluated split to answer, kept in predictions/SPLIT_generations.jsonl."
-        )
-        max_new_tokens: int = Field(64, ge=1, description="Tokens of a generated answer.")
 
     auto_class = "AutoModelForCausalLM"
     columns = chat_formats.COLUMNS
@@ -142,32 +138,3 @@ class ChatFineTuning(recipe.Recipe):
     def score(self, predictions: list[Any], references: list[Any]) -> dict[str, float]:
         losses, counts, right = zip(*predictions, strict=True)
         return {**metrics.perplexity(list(losses), list(counts)), "token_accuracy": sum(right) / sum(counts)}
-
-    def generated_rows(self) -> int:
-        return int(self.options.generate_rows)
-
-    def generate(self, model: Any, features: dict[str, Any], tokenizer: Any, synced: bool) -> dict[str, str]:
-        """The model's own answer in place of a row's last one, and both as text."""
-        import torch
-
-        answer = packing.Answer.last_of(features["labels"], features["position_ids"])
-        ids = features["input_ids"]
-        prompt, reference = ids[answer.row : answer.begin], ids[answer.begin : answer.end]
-        tokens = torch.tensor([prompt], device=next(model.parameters()).device)
-        made = getattr(
-            model, "module", model
-        ).generate(
-            input_ids=tokens,
-            attention_mask=torch.ones_like(tokens),
-            do_sample=False,
-            use_cache=True,  # gradient checkpointing turns it off in the model's own configuration
-            max_new_tokens=self.options.max_new_tokens,
-            synced_gpus=synced,
-            eos_token_id=sorted({reference[-1], tokenizer.eos_token_id}),  # what ends a turn may end no text
-            pad_token_id=tokenizer.pad_token_id,
-        )[0, len(prompt) :]
-        return {
-            "prompt": tokenizer.decode(prompt),
-            "generation": tokenizer.decode(made, skip_special_tokens=True),
-            "reference": tokenizer.decode(reference, skip_special_tokens=True),
-        }

@@ -151,16 +151,6 @@ class Recipe:
         """
         raise NotImplementedError
 
-    def generated_rows(self) -> int:
-        """First rows of each evaluated split for which `generate` is called."""
-        return 0
-
-    def generate(
-        self, model: Any, features: dict[str, Any], tokenizer: PreTrainedTokenizerBase, synced: bool
-    ) -> dict[str, Any]:
-        """What the model writes for one row, to be kept beside the predictions."""
-        raise NotImplementedError
-
     def score(self, predictions: list[Any], references: list[Any]) -> dict[str, float]:
         """Metrics of a whole split, computed once, on rank 0. Only rows with a reference are passed."""
         raise NotImplementedError
