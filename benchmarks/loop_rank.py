@@ -32,7 +32,9 @@ MANY_STEPS = 10_000
 
 
 class TakingTurns:
-    """A rank's training whose loop is followed, after every optimizer step, by the bare loop's step on the same batch."""
+    """A rank's training whose loop is followed, after every optimizer step, by the bare loop's step
+    on the same batch.
+    """
 
     def __init__(self, training: Training, context: RankContext, batches: list[MicroBatch]) -> None:
         self._training, self._context = training, context

@@ -3,9 +3,9 @@
     import runner
     record = runner.run(["model=deberta_xl", "zero_stage=2"])
 
-What a command would print goes to standard output here, too. A wrong request raises `RequestError`, whose text is what the
-command prints; a run that fails or is stopped raises `RunFailed`. Call them from the main thread: signals are theirs
-meanwhile, and are given back afterwards.
+What a command would print goes to standard output here, too. A wrong request raises `RequestError`, whose text is what
+the command prints; a run that fails or is stopped raises `RunFailed`. Call them from the main thread: signals are
+theirs meanwhile, and are given back afterwards.
 """
 
 from __future__ import annotations

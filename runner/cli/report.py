@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "markdown", "latex", "csv", "json", "html")
 _FORMAT_BY_SUFFIX = {
-    ".txt": "table", ".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html",
+    ".txt": "table", ".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".html": "html",
+    ".htm": "html",
 }  # fmt: skip
 _DEFAULT_PAGE = Path("report.html")
 _WRONG_REQUEST = 2
@@ -86,7 +87,8 @@ def _format(options: argparse.Namespace) -> str:
     ending = options.output.suffix.lower()
     if ending not in _FORMAT_BY_SUFFIX:
         raise WrongRequest(
-            f"--output {options.output}: {f'{ending} is no ending of a format' if ending else 'the name has no ending'}; "
+            f"--output {options.output}: "
+            f"{f'{ending} is no ending of a format' if ending else 'the name has no ending'}; "
             f"use one of {', '.join(_FORMAT_BY_SUFFIX)} or add --format={{{','.join(FORMATS)}}}"
         )
     return _FORMAT_BY_SUFFIX[ending]

@@ -10,8 +10,8 @@ from runner.errors import EXIT_COMPLETED, Problem, RequestError
 
 USAGE = """usage: python -m runner status [RUN_DIR ...]
 
-One line a run: queued, running, completed, preempted, failed or interrupted. Without a folder: all runs in ./outputs and
-./multirun that are queued or running."""
+One line a run: queued, running, completed, preempted, failed or interrupted. Without a folder: all runs in
+./outputs and ./multirun that are queued or running."""
 SEARCHED = ("outputs", "multirun")
 
 

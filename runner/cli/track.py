@@ -14,8 +14,8 @@ from runner.trackers.side_process import problem_text
 
 USAGE = """usage: python -m runner track RUN_DIR [RUN_DIR ...] [tracker=NAME[,NAME]] [--again]
 
-Send what is in run folders (or folders of runs, such as a sweep's) to trackers: what a tracker that was down has missed,
-or runs that had none. Without tracker= each run goes to the trackers of its own configuration.
+Send what is in run folders (or folders of runs, such as a sweep's) to trackers: what a tracker that was down has
+missed, or runs that had none. Without tracker= each run goes to the trackers of its own configuration.
 --again sends everything once more, to runs opened anew."""
 
 
@@ -68,7 +68,7 @@ def _send(run_dir: Path, name: str, again: bool) -> bool:
         return True
     try:
         sender.send()
-    except Exception as error:  # each library has its own
+    except Exception as error:  # each library has its own  # noqa: BLE001
         print(f"{run_dir}: {name}: {problem_text(error).partition('; the run goes on')[0]}")
         return False
     print(f"{run_dir}: sent to {name} (run {sender.sent.id})")

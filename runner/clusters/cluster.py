@@ -29,7 +29,9 @@ class Cluster(Protocol):
         """What stands in the way, as far as it can be seen where the command was typed."""
 
     def resolve(self, config: RunConfig) -> RunConfig:
-        """A copy with what the cluster decides (ranks, device) filled in, where another machine than this one runs it."""
+        """A copy with what the cluster decides (ranks, device) filled in, where another machine
+        than this one runs it.
+        """
 
     def render(self, config: RunConfig, run_dir: Path) -> dict[str, str]:
         """Files of its own in the run folder, by name, as text."""

@@ -25,8 +25,10 @@ def rank_variables(config_file: Path, module: str, *arguments: str) -> dict[str,
     typed = launch_command_parser().parse_args(["--config_file", str(config_file), "-m", module, *arguments])
     merged, defaults, precision_in_file = _validate_launch_command(typed)
     if not merged.use_deepspeed:
-        return prepare_multi_gpu_env(merged)
+        variables: dict[str, str] = prepare_multi_gpu_env(merged)
+        return variables
     # The list that accelerate's launch_command makes, so that it refuses the same contradictions.
     fields = [*defaults.deepspeed_config, *(["mixed_precision"] if precision_in_file else [])]
     merged.deepspeed_fields_from_accelerate_config = ",".join(fields)
-    return prepare_deepspeed_cmd_env(merged)[1]
+    deepspeed_variables: dict[str, str] = prepare_deepspeed_cmd_env(merged)[1]
+    return deepspeed_variables

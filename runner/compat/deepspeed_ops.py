@@ -1,9 +1,9 @@
 """DeepSpeed's table of compiled ops: one left out, others loaded from where the runner has built them.
 
 Private: `deepspeed.ops.__compatible_ops__` and `_probe_compatible_ops`, the answers to "can this op be built here", and
-`OpBuilder._loaded_ops`, the ops that are loaded already. DeepSpeed has no switch for its shared-memory all-reduce, which
-it compiles at the first start of every CPU run (25 s, needs g++; a killed build leaves a lock that hangs later ones), and
-its own way to a built op starts ninja in every rank, behind torch's lock.
+`OpBuilder._loaded_ops`, the ops that are loaded already. DeepSpeed has no switch for its shared-memory all-reduce,
+which it compiles at the first start of every CPU run (25 s, needs g++; a killed build leaves a lock that hangs later
+ones), and its own way to a built op starts ninja in every rank, behind torch's lock.
 """
 
 from __future__ import annotations

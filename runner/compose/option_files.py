@@ -106,7 +106,9 @@ def _wrong_entries(path: Path, own_group: str, entries: list[Any]) -> list[Probl
 
 
 def _choice(start: str, own_group: str, group: str, value: Any) -> str:
-    """How an option is chosen: the line of the defaults list, or on the command line; with the options, where `value` is none."""
+    """How an option is chosen: the line of the defaults list, or on the command line; with the options, where `value`
+    is none.
+    """
     options = sorted(option_files(group))
     name = str(value) if str(value) in options else "OPTION"
     among = "" if name in options else f" (OPTION is one of {', '.join(options)})"

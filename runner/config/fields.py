@@ -41,7 +41,9 @@ def no_truth_value(value: Any) -> Any:
 
 
 def integer_text(value: Any) -> Any:
-    """An integer where text is meant is that text: YAML and Hydra read `note=42` and `launcher.gpu_ids=0` as numbers."""
+    """An integer where text is meant is that text: YAML and Hydra read `note=42` and
+    `launcher.gpu_ids=0` as numbers.
+    """
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

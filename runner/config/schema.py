@@ -124,12 +124,14 @@ class DatasetConfig(Section):
     )
     delimiter: Text | None = Field(
         None,
-        description="Between the cells of csv and tsv files: one character, or comma, tab, semicolon, pipe; null: comma "
+        description="Between the cells of csv and tsv files: one character, or comma, tab, semicolon, pipe; null: "
+        "comma "
         "for .csv, tab for .tsv.",
     )
     quoting: Literal["double", "none"] | None = Field(
         None,
-        description='double: a cell may stand in "…"; none: quotation marks are text; null: double for .csv, none for .tsv.',
+        description='double: a cell may stand in "…"; none: quotation marks are text; null: double for .csv, none for '
+        ".tsv.",
     )
     encoding: Text | None = Field(
         None, description="Encoding of text files, in Python's names, e.g. cp1252 or utf-16; null: UTF-8."

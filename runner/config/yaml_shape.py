@@ -1,4 +1,6 @@
-"""Shapes of a YAML or JSON tree that nothing here could use: values that hold themselves, that grow by anchors, too deep."""
+"""Shapes of a YAML or JSON tree that nothing here could use: values that hold themselves, that grow by anchors, too
+deep.
+"""
 
 from __future__ import annotations
 

@@ -77,7 +77,9 @@ def json_list(path: Path, reading: Reading, on_bad: OnBad, log: ReadLog) -> Iter
 
 
 def _one_a_line(path: Path, reading: Reading) -> bool:
-    """Whether the first line with text is a whole object and another one follows, or it stands alone in the file with plain values."""
+    """Whether the first line with text is a whole object and another one follows, or it stands alone in the file with
+    plain values.
+    """
     with open_text(path, reading) as file:
         first, second = [*itertools.islice((line for line in file if line.strip()), 2), "", ""][:2]
     if not first.lstrip().startswith("{"):

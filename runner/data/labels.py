@@ -33,7 +33,7 @@ def distinct(encoded: Iterable[str]) -> list[object]:
     """Distinct labels of a scan (JSON texts), hidden and missing ones left out, numbers before text, sorted."""
     values = {as_label(json.loads(text)) for text in encoded}
     known = [value for value in values if value is not None and value != HIDDEN]
-    return sorted(known, key=lambda value: (isinstance(value, str), value))  # type: ignore[type-var]
+    return sorted(known, key=lambda value: (isinstance(value, str), value))
 
 
 def names_fit(found: list[object], names: list[str]) -> bool:

@@ -49,7 +49,9 @@ def _pieces(tokenizer: Any, text: str) -> Iterator[str]:
 
 
 def _seam(tokenizer: Any, text: str, before: int) -> tuple[int, int] | None:
-    """End of one piece and start of the next, at a blank where both give the tokens of the whole; None where none is found."""
+    """End of one piece and start of the next, at a blank where both give the tokens of the whole; None where none is
+    found.
+    """
     at, tried = before, 0
     while tried < _TRIED and (at := text.rfind(" ", 0, at)) > before - PIECE // 2:
         if text[at - 1].isspace() or text[at + 1].isspace():

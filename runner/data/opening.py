@@ -1,4 +1,6 @@
-"""Data files as text: decompressed by their ending, decoded, and refused in words where the bytes are something else."""
+"""Data files as text: decompressed by their ending, decoded, and refused in words where the bytes
+are something else.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,8 @@ def open_text(path: Path, reading: Reading) -> Iterator[TextIO]:
     """The decoded text of a file; line ends stay as they are.
 
     Raises:
-        UnreadableFile: other bytes than text, or text in another encoding; then with line, column and a likely encoding.
+        UnreadableFile: other bytes than text, or text in another encoding; then with line, column and a likely
+            encoding.
     """
     with open_bytes(path) as raw:
         buffered = io.BufferedReader(cast(io.RawIOBase, raw), SAMPLE_BYTES)
@@ -143,7 +146,9 @@ def _looks_like(encoding: str | None) -> str:
 
 
 def _likely_encoding(sample: bytes) -> str | None:
-    """Windows' Western code page where its accents stand among many plain letters, else what charset-normalizer takes it for."""
+    """Windows' Western code page where its accents stand among many plain letters, else what charset-normalizer takes
+    it for.
+    """
     from charset_normalizer import from_bytes
 
     other = [byte for byte in sample if byte > 127]

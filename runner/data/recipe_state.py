@@ -1,4 +1,6 @@
-"""What a recipe carries from one block of rows to the next (a remainder, counts), as JSON: a preparation can go on later."""
+"""What a recipe carries from one block of rows to the next (a remainder, counts), as JSON: a preparation can go on
+later.
+"""
 
 from __future__ import annotations
 

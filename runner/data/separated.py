@@ -80,7 +80,8 @@ def separated_rows(path: Path, reading: Reading, on_bad: OnBad, log: ReadLog) ->
                 continue
             if len(cells) != len(names):
                 on_bad(
-                    f"{path}: line {lines.read} has {len(cells)} cells, the header {len(names)}{_maybe_quoted(cells, dialect)}"
+                    f"{path}: line {lines.read} has {len(cells)} cells, the header "
+                    f"{len(names)}{_maybe_quoted(cells, dialect)}"
                 )
                 continue
             if len(lines.record) > 1:
@@ -152,7 +153,9 @@ def opening_mark(record: list[str], delimiter: str) -> tuple[int, int] | None:
 
 
 def _refuse_merged(path: Path, lines: _Lines, dialect: Dialect, columns: int) -> None:
-    """A cell over several lines each of which would be a whole row: marks that are text, not quoting, unless the user said otherwise."""
+    """A cell over several lines each of which would be a whole row: marks that are text, not quoting, unless the user
+    said otherwise.
+    """
     if dialect.said or (columns < 3 and len(lines.record) < 3):
         return
     alone = [line.rstrip("\r\n").split(dialect.delimiter) for line in lines.record]
@@ -162,7 +165,8 @@ def _refuse_merged(path: Path, lines: _Lines, dialect: Dialect, columns: int) ->
     first = lines.read - len(lines.record) + 1
     where = f"line {first + opened[0]}, column {opened[1]}," if opened else f"line {first}"
     raise UnreadableFile(
-        f"{path}: the quotation mark that opens in {where} would make one row of lines {first} to {lines.read}, each of which is a whole row",
+        f"{path}: the quotation mark that opens in {where} would make one row of lines {first} to {lines.read}, each "
+        "of which is a whole row",
         "set dataset.quoting=none where the marks are text, or dataset.quoting=double where they are quoting",
     )
 
@@ -203,11 +207,13 @@ class _Counted:
             why = [f"{self.several:,} rows span several lines"] * bool(self.several)
             why += [f"{self.blank:,} empty lines were skipped"] * bool(self.blank)
             found.append(
-                f"{path}: {lines - self.header_lines:,} lines below the header hold {self.rows:,} rows: {', '.join(why)}"
+                f"{path}: {lines - self.header_lines:,} lines below the header hold {self.rows:,} rows: "
+                f"{', '.join(why)}"
             )
         if not dialect.quoted and not dialect.said and self.in_marks > self.rows // 2:
             found.append(
-                f"{path}: {self.in_marks:,} of {self.rows:,} rows have a cell in quotation marks, which stay in the text; "
+                f"{path}: {self.in_marks:,} of {self.rows:,} rows have a cell in quotation marks, which stay in the "
+                "text; "
                 "dataset.quoting=double takes them as quoting"
             )
         return found

@@ -1,7 +1,7 @@
 """Engines: who wraps the model and takes the optimizer step. One folder each; nobody outside asks which one it is.
 
-A folder holds `engine.py` with a class named `Engine` (what is known without torch), `rank.py` (what runs in a rank) and,
-where the engine has keys of its own, `config.py` with `SECTIONS`: section name → class.
+A folder holds `engine.py` with a class named `Engine` (what is known without torch), `rank.py` (what runs in a rank)
+and, where the engine has keys of its own, `config.py` with `SECTIONS`: section name → class.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ FROM_SCHEDULERS = (signal.SIGTERM, signal.SIGUSR1)  # may come at any moment, wh
 
 
 class Stopping:
-    """Requests to end, from signals: the first asks for a checkpoint and an orderly end, a second Ctrl-C ends at once."""
+    """Requests to end, from signals: the first asks for a checkpoint and an orderly end, a second
+    Ctrl-C ends at once.
+    """
 
     def __init__(self) -> None:
         self.signals: list[int] = []
@@ -53,8 +55,8 @@ _early: Stopping | None = None
 def listen_early() -> None:
     """Note a scheduler's signals from now on, before anything heavy is imported; `stopping` takes them up.
 
-    Without it they would end the process with 138 or 143, which no scheduler takes for a run to go on with. A second one
-    before the run begins ends the command.
+    Without it they would end the process with 138 or 143, which no scheduler takes for a run to go on with. A second
+    one before the run begins ends the command.
     """
     global _early
     state = _early = Stopping()
@@ -71,7 +73,8 @@ def listen_early() -> None:
 
 @contextlib.contextmanager
 def stopping() -> Iterator[Stopping]:
-    """Catch signals for the time of a run, and ignore them from its end on: the process is about to exit, and a signal that
+    """Catch signals for the time of a run, and ignore them from its end on: the process is about to exit, and a signal
+    that
     comes while it prints its result must not change the exit status of a run whose record is closed."""
     state = _early or Stopping()
     for number in STOPPING:

@@ -40,7 +40,9 @@ def workload_from_config(config: RunConfig, world_size: int, lengths: DataLength
 
 
 def architecture_of(config: RunConfig) -> Architecture:
-    """Architecture facts: the local folder's `config.json` where there is one, as in the run, else `model.config`, else the hub cache."""
+    """Architecture facts: the local folder's `config.json` where there is one, as in the run, else `model.config`, else
+    the hub cache.
+    """
     model = config.model
     facts: dict[str, Any] = dict(model.config)
     if model.path and (Path(model.path) / "config.json").is_file():

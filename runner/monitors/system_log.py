@@ -1,8 +1,8 @@
 """`system.jsonl`: processor, memory, disk and GPUs every few seconds, sampled by a thread of the waiting runner.
 
-A line holds `elapsed_seconds` (since the command was typed), `step`, `cpu_percent` (of all cores together), `host_memory_bytes`
-(used), `disk_free_bytes` (of the run folder's volume), `rank_memory_bytes` and `rank_cpu_percent` (by rank) and, where NVML
-is there, `gpu`: index → utilization_percent, memory_bytes, power_watts, temperature_celsius.
+A line holds `elapsed_seconds` (since the command was typed), `step`, `cpu_percent` (of all cores together),
+`host_memory_bytes` (used), `disk_free_bytes` (of the run folder's volume), `rank_memory_bytes` and `rank_cpu_percent`
+(by rank) and, where NVML is there, `gpu`: index → utilization_percent, memory_bytes, power_watts, temperature_celsius.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _gpu_handles() -> list[Any]:
 
         pynvml.nvmlInit()
         return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    except Exception:  # no package, no driver, no permission: each has a class of its own
+    except Exception:  # no package, no driver, no permission: each has a class of its own  # noqa: BLE001
         return []
 
 
@@ -111,7 +111,7 @@ def _gpus(handles: list[Any]) -> dict[str, dict[str, float]]:
         figures = found[str(index)] = {}
         for name, ask in asked.items():
             with contextlib.suppress(pynvml.NVMLError):
-                figures[name] = float(ask(handle))
+                figures[name] = float(ask(handle))  # type: ignore[no-untyped-call]
     return found
 
 

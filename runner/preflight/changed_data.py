@@ -8,7 +8,8 @@ from runner.errors import Problem
 
 
 def changed_data(config: RunConfig, recorded: object) -> list[Problem]:
-    """One error for each local file whose bytes are not those of the run's start. A file that was only touched is the same.
+    """One error for each local file whose bytes are not those of the run's start. A file that was only touched is the
+    same.
 
     Args:
         recorded: `data_files` of the record: split → [path, SHA-256] of each file; of an older runner's record None.

@@ -204,7 +204,10 @@ def _text(
     if kind == EMPTY and needs.allows(column, kind):
         if not recipe.keeps_rows or split == "test":
             return []  # rows are joined to one stream
-        why = f"column {column!r} has no text in {where}: the empty text is {'learned' * (split == 'train') or 'compared with'}"
+        why = (
+            f"column {column!r} has no text in {where}: the empty text is "
+            f"{'learned' * (split == 'train') or 'compared with'}"
+        )
         return [on_split(config, split, why, "", "notice")]
     if kind == NUMBER:
         return [on_split(config, split, f"column {column!r} holds numbers, read as text, in {where}", "", "notice")]

@@ -24,7 +24,8 @@ _DROP = "or leave them out with dataset.drop_bad_rows=true (their number stands 
 
 
 def check_data(config: RunConfig, recipe: Recipe, typed: Collection[str] = ()) -> list[Problem]:
-    """Problems of the data set's keys, and of local and bundled data; fills in `dataset.rows` and `dataset.label_names`.
+    """Problems of the data set's keys, and of local and bundled data; fills in `dataset.rows` and
+    `dataset.label_names`.
 
     Args:
         typed: keys of the command line; a data set's own file may serve other recipes as well.

@@ -118,7 +118,10 @@ def _too_many_ranks(config: RunConfig) -> list[Problem]:
     assert isinstance(ranks, int), "resolved before"
     if ranks <= found or found == 0:
         return []
-    why = f"{ranks} ranks, but {found} CUDA device{'s' if found > 1 else ''} visible: NCCL refuses two ranks on one device"
+    why = (
+        f"{ranks} ranks, but {found} CUDA device{'s' if found > 1 else ''} visible: NCCL refuses two ranks on one "
+        "device"
+    )
     return [Problem("launcher.num_processes", ranks, why, f"use launcher.num_processes={found}")]
 
 
@@ -132,7 +135,10 @@ def check_unreadable(config: RunConfig) -> list[Problem]:
         return []
     if not os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip():
         return []  # the user has hidden them all
-    why = f"GPUs are installed ({', '.join(map(str, machine.device_files()))}) but neither NVML nor nvidia-smi can list them"
+    why = (
+        f"GPUs are installed ({', '.join(map(str, machine.device_files()))}) but neither NVML nor nvidia-smi can "
+        "list them"
+    )
     fix = "look at what nvidia-smi prints, or use launcher.device=cpu"
     return [Problem("launcher.device", config.launcher.device, why, fix)]
 

@@ -24,7 +24,9 @@ def on_split(config: RunConfig, split: str, why: str, fix: str = "", severity: S
 
 
 def override(key: str, value: str) -> str:
-    """`KEY=VALUE` as it can be pasted behind the command, quoted where Hydra or a shell would read the value otherwise."""
+    """`KEY=VALUE` as it can be pasted behind the command, quoted where Hydra or a shell would read
+    the value otherwise.
+    """
     return f"{key}={value}" if _PLAIN.fullmatch(value) else shlex.quote(f"{key}={quoted(value)}")
 
 

@@ -103,11 +103,17 @@ def _no_classes(config: RunConfig, column: str, found: list[object], rows: int) 
     if any(isinstance(value, float) for value in found):
         return on_split(config, "train", f"labels are no classes, they are numbers on a scale: {shown}, …", _NO_CLASSES)
     if len(found) > 2 and len(found) > max(rows // 2, 2) and (len(found) == rows or rows >= 20):
-        why = f"labels are no classes: column {column!r} holds {len(found):,} different values in {rows:,} rows ({shown}, …)"
+        why = (
+            f"labels are no classes: column {column!r} holds {len(found):,} different values in {rows:,} rows "
+            f"({shown}, …)"
+        )
         return on_split(config, "train", why, _NO_CLASSES)
     most = config.dataset.max_classes
     if len(found) > most:
-        why = f"column {column!r} holds {len(found):,} different labels ({shown}, …), more than dataset.max_classes={most}"
+        why = (
+            f"column {column!r} holds {len(found):,} different labels ({shown}, …), more than "
+            f"dataset.max_classes={most}"
+        )
         return on_split(config, "train", why, f"if these are classes, set dataset.max_classes={len(found)}")
     return None
 
@@ -124,7 +130,10 @@ def _which_number(config: RunConfig, scans: Mapping[str, SplitScan]) -> list[Pro
         numbers = [value for value in distinct(scan.labels) if isinstance(value, int)]
         if split != "train" and numbers:
             of_train = names([str(value) for value in trained], 6)
-            why = f"its labels are numbers ({', '.join(map(str, numbers[:6]))}), those of the training split names ({of_train})"
+            why = (
+                f"its labels are numbers ({', '.join(map(str, numbers[:6]))}), those of the training split names "
+                f"({of_train})"
+            )
             order = override_list("dataset.label_names", [str(value) for value in trained][:20])
             fix = f"name the classes in the order of their numbers, for example {order}"
             problems.append(on_split(config, split, why, fix))
@@ -139,7 +148,10 @@ def _unseen(config: RunConfig, scans: Mapping[str, SplitScan]) -> list[Problem]:
             value = json.loads(encoded)
             if value not in known:
                 trained = _plain(list(known.names))
-                why = f"label {shortened(repr(value))} ({count} rows of {split}) is not among the training labels {trained}"
+                why = (
+                    f"label {shortened(repr(value))} ({count} rows of {split}) is not among the training labels "
+                    f"{trained}"
+                )
                 problems.append(on_split(config, split, why, "remove the rows or add them to the training split"))
     return problems[:10]
 
@@ -157,7 +169,10 @@ def _hidden(config: RunConfig, scans: Mapping[str, SplitScan]) -> list[Problem]:
             why = "all labels are hidden (-1): this split is predicted, not scored"
             problems.append(on_split(config, split, why, "", "notice"))
         elif hidden:
-            why = f"the label is hidden (-1) in {within(hidden, scan.rows)}: scores are over the other {scan.rows - hidden:,}"
+            why = (
+                f"the label is hidden (-1) in {within(hidden, scan.rows)}: scores are over the other "
+                f"{scan.rows - hidden:,}"
+            )
             problems.append(on_split(config, split, why, "", "warning"))
     return problems
 

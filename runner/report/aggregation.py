@@ -15,7 +15,8 @@ from runner.report.run_view import Run
 
 # Keys that do not change what is computed, or that tell repeats of one cell apart.
 _NOT_COMPARED = ("train.seed", "note", "cache_dir", "dataset.rows.", "launcher.main_process_port", "sweep.", "fit.")
-# Keys that say how a run is watched and kept, not how it trains: rows are named by them only where nothing else differs.
+# Keys that say how a run is watched and kept, not how it trains: rows are named by them only where nothing else
+# differs.
 _BOOKKEEPING = (
     "train.log_every", "train.save", "checkpoint.", "launcher.start_timeout", "launcher.hang_timeout",
     "launcher.max_restarts", "tracker.", "recipe.metric_for_best", "recipe.greater_is_better",
@@ -137,7 +138,9 @@ def fold(runs: Iterable[Run]) -> tuple[list[Row], int]:
 
 
 def _cell_key(run: Run) -> str:
-    """What repeats of one cell share, in whichever sweep they ran: configuration without the seed, purpose, and code."""
+    """What repeats of one cell share, in whichever sweep they ran: configuration without the seed,
+    purpose, and code.
+    """
     cell = run.raw.get("cell")
     config = mapping(run.raw.get("config"))
     if not isinstance(cell, Mapping) or not config:

@@ -32,7 +32,9 @@ class Column:
 
 
 def table_columns(table: Table) -> list[Column]:
-    """Method | batch | n | train s/epoch | eval s/epoch | metrics | peak memory | speed-up | status, or those asked for."""
+    """Method | batch | n | train s/epoch | eval s/epoch | metrics | peak memory | speed-up | status, or those asked
+    for.
+    """
     made = {column.name: column for column in _all_columns(table)}
     asked = table.layout.columns
     if asked is None:

@@ -115,7 +115,9 @@ def check_fairness(rows: Sequence[Row], expected: frozenset[str] = frozenset()) 
 
 
 def beside_the_method(baseline: Row, row: Row) -> list[str]:
-    """What two rows differ in, their method left out; only then does a ratio of their times say something of methods."""
+    """What two rows differ in, their method left out; only then does a ratio of their times say
+    something of methods.
+    """
     first, second = baseline.first, row.first
     names = [check.name for check in check_fairness([baseline, row]).unexpected]
     if dig(first.raw, "config.offload") != dig(second.raw, "config.offload"):

@@ -64,7 +64,9 @@ def find(roots: Sequence[Path]) -> Found:
 
 
 def _walk(top: str) -> Iterator[tuple[str, bool, bool]]:
-    """Folders with a record or a sweep's list, and which; checkpoints, models and hidden folders are not searched, links not followed."""
+    """Folders with a record or a sweep's list, and which; checkpoints, models and hidden folders are not searched,
+    links not followed.
+    """
     for folder, subfolders, files in os.walk(top):
         is_run = RECORD_NAME in files
         if is_run or SWEEP_FILE in files:

@@ -235,7 +235,9 @@ def natural_order(label: str) -> tuple[tuple[int, float, str], ...]:
 
 
 def _with_speed_ups(rows: Sequence[Row], drifting: bool) -> list[Row]:
-    """Ratios against the baseline: the first completed row (DDP where there is one) that differs in the method alone."""
+    """Ratios against the baseline: the first completed row (DDP where there is one) that differs in
+    the method alone.
+    """
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(setting_beside_method(row.first), []).append(row)

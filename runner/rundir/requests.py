@@ -67,7 +67,7 @@ class StoreFlags:
     def __init__(self, address: str) -> None:
         from datetime import timedelta
 
-        from torch.distributed import TCPStore
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         host, _, port = address.rpartition(":")
         self._store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=60))

@@ -71,7 +71,8 @@ class Job:
 
 
 def jobs_of(cells: Sequence[ComposedCell], sweep_dir: Path, typed: Sequence[str] = ()) -> list[Job]:
-    """All jobs of a batch of cells, in their order: first the cells as configured, then those at their largest micro batch.
+    """All jobs of a batch of cells, in their order: first the cells as configured, then those at their largest micro
+    batch.
 
     Args:
         sweep_dir: where they go; not the cells' own where an earlier sweep is gone on with.

@@ -64,7 +64,7 @@ def feed(sender: Sender, warn: Callable[[str], None]) -> int:
             if ended:
                 print(error, file=sys.stderr, flush=True)
                 return 1
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             print(redacted(traceback.format_exc()), file=sys.stderr, flush=True)
             if not told:
                 warn(problem_text(error))

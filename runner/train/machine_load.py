@@ -17,7 +17,9 @@ _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 @dataclass(frozen=True)
 class Reading:
-    """Counters at one moment, all in seconds: of all cores together, of this job's processes, of this thread's waiting."""
+    """Counters at one moment, all in seconds: of all cores together, of this job's processes, of
+    this thread's waiting.
+    """
 
     at: float
     busy: float

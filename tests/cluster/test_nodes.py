@@ -1,4 +1,6 @@
-"""`cluster=nodes` by hand on two machines (network namespaces): what equals one machine, and how it ends when one fails."""
+"""`cluster=nodes` by hand on two machines (network namespaces): what equals one machine, and how it ends when one
+fails.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""FSDP on two gloo ranks: the same training as DDP, resumed exactly, on another number of ranks too, and a whole model."""
+"""FSDP on two gloo ranks: the same training as DDP, resumed exactly, on another number of ranks
+too, and a whole model.
+"""
 
 from __future__ import annotations
 

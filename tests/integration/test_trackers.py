@@ -46,7 +46,8 @@ def completed(tmp_path_factory):
     """A short run with all trackers, its steps all logged."""
     folder = tmp_path_factory.mktemp("tracked")
     result = command(
-        "tracker=[tensorboard,mlflow,wandb,trackio]", "tracker.project=mine", "tracker.tags.team=blue", *SMALL, f"note={LONG}",
+        "tracker=[tensorboard,mlflow,wandb,trackio]", "tracker.project=mine", "tracker.tags.team=blue", *SMALL,
+        f"note={LONG}",
         "launcher=ddp", "train.max_steps=6", "train.log_every=1", "tracker.wait_seconds=60",
         run_dir=folder / "run", cwd=folder, env=stores(folder),
     )  # fmt: skip

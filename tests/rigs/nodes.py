@@ -1,4 +1,6 @@
-"""Two "nodes" on one machine, each with its own network, host name, process numbers and /dev/shm; root and iproute2 only."""
+"""Two "nodes" on one machine, each with its own network, host name, process numbers and /dev/shm; root and iproute2
+only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A Slurm of two namespaces: one controller here, a slurmd in each node. Debian's packages, no systemd, no accounting."""
+"""A Slurm of two namespaces: one controller here, a slurmd in each node.
+
+Debian's packages, no systemd, no accounting.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,9 @@ class SlurmRig:
         return (done.stdout + done.stderr).strip()
 
     def start_again_now(self, job: int) -> None:
-        """Slurm waits 121 s before it starts a requeued job: sooner (not within the same second, or the job is lost)."""
+        """Slurm waits 121 s before it starts a requeued job: sooner (not within the same second, or
+        the job is lost).
+        """
         time.sleep(3)
         self.say("scontrol", "update", f"JobId={job}", "StartTime=now")
 

@@ -1,4 +1,5 @@
-"""DeepSpeed files as they are published: zeros, harmless extras, blocks beside ZeRO, and batch numbers by DeepSpeed's rule.
+"""DeepSpeed files as they are published: zeros, harmless extras, blocks beside ZeRO, and batch numbers by DeepSpeed's
+rule.
 
 The embedded default has micro batch 16 and runs on two CPU ranks. The last cases ask the installed DeepSpeed itself.
 """

@@ -1,4 +1,6 @@
-"""The order of the rooms, read from the source: no import cycle, no question which engine it is, private names in compat."""
+"""The order of the rooms, read from the source: no import cycle, no question which engine it is, private names in
+compat.
+"""
 
 from __future__ import annotations
 

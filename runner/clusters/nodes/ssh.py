@@ -1,4 +1,6 @@
-"""Starting the other nodes over ssh. Everything they need travels over standard input: no value is on a command line."""
+"""Starting the other nodes over ssh. Everything they need travels over standard input: no value is
+on a command line.
+"""
 
 from __future__ import annotations
 

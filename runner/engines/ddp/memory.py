@@ -1,7 +1,7 @@
 """Training state of one rank under torch's DistributedDataParallel, as accelerate 1.15 sets it up.
 
-Source: torch's DistributedDataParallel (reducer buckets) and torch/optim/adam.py; fp32 weights, gradients and Adam's two
-moments are 16 bytes a parameter, DDP's buckets another 4.
+Source: torch's DistributedDataParallel (reducer buckets) and torch/optim/adam.py; fp32 weights, gradients and Adam's
+two moments are 16 bytes a parameter, DDP's buckets another 4.
 """
 
 from __future__ import annotations

@@ -50,7 +50,9 @@ def _fused(config: RunConfig) -> list[Problem]:
 
 
 def _unscaled(config: RunConfig) -> list[Problem]:
-    """DeepSpeed's backward scales the loss for ZeRO's optimizers only; its fp16 optimizer of stage 0 always unscales."""
+    """DeepSpeed's backward scales the loss for ZeRO's optimizers only; its fp16 optimizer of stage
+    0 always unscales.
+    """
     if config.precision.name != "fp16" or zero_section(config).stage:
         return []
     why = (

@@ -63,7 +63,8 @@ class Engine(base.Engine):
         section = {
             "deepspeed_config_file": str(run_dir / json_file.FILE),
             "zero3_init_flag": self.partitions_at_load(config),
-            # Over several machines never accelerate's pdsh launcher: it writes the environment into a file all can read.
+            # Over several machines never accelerate's pdsh launcher: it writes the environment into a file all can
+            # read.
             **({"deepspeed_multinode_launcher": "standard"} if config.launcher.num_nodes > 1 else {}),
         }
         return {"distributed_type": "DEEPSPEED", "deepspeed_config": section}
@@ -82,7 +83,9 @@ class Engine(base.Engine):
         return variables | ({"DS_ACCELERATOR": "cpu"} if config.launcher.device == "cpu" else {})
 
     def checkpoint_bytes(self, config: RunConfig, parameters: int) -> int:
-        """fp32 master copies and Adam's two moments; the weights again but at stage 3, which writes only placeholders."""
+        """fp32 master copies and Adam's two moments; the weights again but at stage 3, which writes
+        only placeholders.
+        """
         half = config.precision.name in ("bf16", "fp16")
         stage = zero_section(config).stage
         weights = 0 if stage == 3 else 2 if half else 4
@@ -177,7 +180,9 @@ class Engine(base.Engine):
         }
 
     def savings(self, config: RunConfig, several_ranks: bool) -> Iterator[Saving]:
-        """Higher stages, then the optimizer on the CPU, then parameters, too; also for runs that are not DeepSpeed's yet."""
+        """Higher stages, then the optimizer on the CPU, then parameters, too; also for runs that are not DeepSpeed's
+        yet.
+        """
         offload = offload_section(config)
         stage = zero_section(config).stage if config.launcher.name == self.name else 0
         if several_ranks:

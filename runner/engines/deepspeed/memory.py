@@ -58,7 +58,10 @@ def zero_label(stage: object, optimizer: object, params: object) -> str:
 
 @dataclass(frozen=True)
 class ZeroLayout(StateLayout):
-    """What a ZeRO stage partitions, and what is offloaded. A stage ignores offloads it does not know (as DeepSpeed does)."""
+    """What a ZeRO stage partitions, and what is offloaded.
+
+    A stage ignores offloads it does not know (as DeepSpeed does).
+    """
 
     stage: int = 2
     offload_optimizer: Place = "none"

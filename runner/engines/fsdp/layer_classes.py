@@ -1,7 +1,7 @@
 """Which layers of a model FSDP gathers one by one, from the source text of the installed transformers.
 
-accelerate's own choice (`_no_split_modules`) shards an embedding twice for BERT and saves nothing for DeBERTa; the layers
-that gradient checkpointing recomputes are the repeated blocks of every family.
+accelerate's own choice (`_no_split_modules`) shards an embedding twice for BERT and saves nothing for DeBERTa; the
+layers that gradient checkpointing recomputes are the repeated blocks of every family.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Training state of one rank under FSDP2.
 
-Source: torch.distributed.fsdp `_fsdp_param.py` (each tensor is cut along its first dimension, shards are padded to equal
-rows) and `_fsdp_collectives.py` (a unit is gathered into one buffer, its gradients leave as one). The units are the
-model's layers; what is in no layer (embeddings, head) is the root's unit, which stays whole until its backward pass ends.
+Source: torch.distributed.fsdp `_fsdp_param.py` (each tensor is cut along its first dimension, shards are padded to
+equal rows) and `_fsdp_collectives.py` (a unit is gathered into one buffer, its gradients leave as one). The units are
+the model's layers; what is in no layer (embeddings, head) is the root's unit, which stays whole until its backward pass
+ends.
 """
 
 from __future__ import annotations

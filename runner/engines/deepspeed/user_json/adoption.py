@@ -103,7 +103,9 @@ class _Taking:
         self.taken: dict[str, tuple[str, Any]] = {}
 
     def stated(self, table: dict[str, str]) -> None:
-        """Take every value of a table that the file states; what its own stage does not read is said, and left alone."""
+        """Take every value of a table that the file states; what its own stage does not read is
+        said, and left alone.
+        """
         idle = []
         for path, key in table.items():
             value = get(self.content, path)
@@ -114,12 +116,15 @@ class _Taking:
             else:
                 idle.append(path)
         if idle:
-            why = f"at ZeRO stage {zero_section(self.config).stage} these have no effect (in {self.config.launcher.config_file})"
+            why = (
+                f"at ZeRO stage {zero_section(self.config).stage} these have no effect (in "
+                f"{self.config.launcher.config_file})"
+            )
             self.problems.append(Problem(", ".join(idle), None, why, "", "notice"))
 
     def batch(self) -> None:
-        """Micro batch and accumulation by DeepSpeed's rule, where the file has the whole batch: two numbers give the third,
-        and a whole batch alone means no accumulation. What was typed counts as stated; defaults do not.
+        """Micro batch and accumulation by DeepSpeed's rule, where the file has the whole batch: two numbers give the
+        third, and a whole batch alone means no accumulation. What was typed counts as stated; defaults do not.
         """
         whole, micro, steps = (self._stated_count(name) for name in _BATCH)
         if whole is None or not isinstance(self.content.get(_BATCH[0]), int):
@@ -229,7 +234,9 @@ class _Taking:
             self.config.precision.name = word  # type: ignore[assignment]
 
     def gathering(self) -> None:
-        """At stage 3 the final model is saved from gathered weights: a file that forbids it is overruled, and that is said."""
+        """At stage 3 the final model is saved from gathered weights: a file that forbids it is overruled, and that is
+        said.
+        """
         path = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
         if zero_section(self.config).stage == 3 and get(self.content, path) is False:
             why = "the run sets it to true: without it DeepSpeed saves placeholders instead of weights"

@@ -1,4 +1,6 @@
-"""In a process of its own: a DeepSpeed JSON from standard input through DeepSpeed's classes; what they refuse, as JSON."""
+"""In a process of its own: a DeepSpeed JSON from standard input through DeepSpeed's classes; what
+they refuse, as JSON.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumul
 
 
 def refusals(content: dict[str, Any]) -> list[dict[str, Any]]:
-    """Keys that the installed DeepSpeed refuses: `key`, `value`, `why`. Batch numbers and `auto` are the runner's matter."""
+    """Keys that the installed DeepSpeed refuses: `key`, `value`, `why`.
+
+    Batch numbers and `auto` are the runner's matter.
+    """
     import logging
 
     logging.disable(logging.CRITICAL)

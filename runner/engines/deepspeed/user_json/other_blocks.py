@@ -1,4 +1,5 @@
-"""Blocks of the file that are no part of the run's own configuration: each is honoured, refused, or said to have no effect.
+"""Blocks of the file that are no part of the run's own configuration: each is honoured, refused, or said to have no
+effect.
 
 Names and kinds of keys are compared with `known`; the values then go through DeepSpeed's own classes, in a process of
 their own, because importing it takes seconds and must not happen here.
