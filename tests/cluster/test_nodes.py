@@ -164,3 +164,21 @@ def test_the_pages_commands_are_read(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "cluster.md").read_text()
     assert "cluster.node_rank=1" in page
     assert signal.SIGUSR1.name in page
+
+
+def test_two_ranks_on_each_of_two_nodes_with_clocks_a_day_apart(nodes: OnNodes, real_run: Any, tmp_path: Path) -> None:
+    """CLOCK_MONOTONIC of the head is 100,000 s ahead: no figure of the record changes by it."""
+    nodes.rig.kill(1)
+    nodes.rig.restart(1, ("--time", "--monotonic", "100000", "--boottime", "100000"))
+    run_dir = tmp_path / "run"
+    two_each = ("launcher.num_processes=2", "launcher.omp_num_threads=1")
+    ended = nodes.end(*nodes.both(run_dir, *LAUNCHERS["zero2"], *SHORT, *two_each))
+    assert [code for code, _ in ended] == [0, 0], ended
+    four = real_run(
+        *LAUNCHERS["zero2"], *SHORT, "launcher.num_processes=4", "launcher.omp_num_threads=1", run_dir=tmp_path / "one"
+    )
+    assert numbers(result_in(run_dir)) == numbers(four)
+    record = result_in(run_dir).record
+    assert 0 < record["time_to_first_step_seconds"] < record["wall_seconds"] < 1000
+    nodes.rig.kill(1)
+    nodes.rig.restart(1)

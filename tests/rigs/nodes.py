@@ -75,7 +75,7 @@ class NodesRig:
 
     def command(self, number: int, *words: str) -> list[str]:
         """A command line that runs in a node."""
-        return ["nsenter", "-t", str(self._inits[number]), "-n", "-u", "-m", "-p", "-i", "--", *words]
+        return ["nsenter", "-t", str(self._inits[number]), "-n", "-u", "-m", "-p", "-i", "-T", "--", *words]
 
     def popen(self, number: int, *words: str, **options: Any) -> subprocess.Popen[str]:
         """Start a command in a node; its output in one pipe."""
@@ -92,12 +92,12 @@ class NodesRig:
         """As if its power were lost, with its connections reset by the kernel."""
         os.kill(self._inits[number], signal.SIGKILL)
 
-    def restart(self, number: int) -> None:
-        """Start a killed node anew."""
+    def restart(self, number: int, unshare: tuple[str, ...] = ()) -> None:
+        """Start a killed node anew, with further options of unshare (a clock of its own)."""
         self._outer[number].wait(timeout=10)
         _ip("link", "del", f"rigv{number}", check=False)
         _ip("netns", "del", f"rign{number}", check=False)
-        self.start(number)
+        self.start(number, unshare=unshare)
 
     def cable(self, number: int, state: str) -> None:
         """`up` or `down`."""
