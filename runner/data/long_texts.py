@@ -11,7 +11,9 @@ from typing import Any
 PIECE = 256 * 1024  # characters tokenised at a time
 _AROUND = 64  # characters on each side of a seam that are compared
 _TRIED = 20  # blanks that are tried as a seam
-LONG = 64 * 1024  # characters from which a text is cut before it is truncated
+LONG = (
+    4 * 1024
+)  # characters from which a text is cut before it is truncated: tokenizers keep all pairs of what overflows
 
 
 def token_ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
