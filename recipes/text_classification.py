@@ -53,7 +53,7 @@ class TextClassification(recipe.Recipe):
     def features(self, rows: dict[str, list[Any]], tokenizer: Any) -> dict[str, list[Any]]:
         texts = [self.texts(rows, name) for name in ("sentence1", "sentence2") if self.column(name) in rows]
         limit = self.options.max_length
-        short = [[text and beginning(text, 2 * limit) for text in column] for column in texts]
+        short = [[text and beginning(text, limit) for text in column] for column in texts]
         encoded = tokenizer(*short, truncation=True, max_length=limit)
         result = {name: encoded[name] for name in tokenizer.model_input_names if name in encoded}
         label_map = self.label_map()

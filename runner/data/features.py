@@ -21,7 +21,7 @@ from runner.recipe import Recipe
 from runner.rundir.record import write_atomically
 
 ROWS_AT_A_TIME = 1000  # most rows that are tokenised together
-BYTES_AT_A_TIME = 2**20  # most text that is tokenised together, but for a single row that is longer
+BYTES_AT_A_TIME = 2**18  # most text that is tokenised together, but for a single row that is longer
 PART_SECONDS = 20.0  # a preparation that is killed loses at most this much work
 REBUILT_IS_NEWS_SECONDS = 600.0
 FEATURES, SIZES, FACTS, DONE = "features.arrow", "sizes.npz", "facts.json", "done.json"
