@@ -18,6 +18,7 @@ DeviceType = Literal["cpu", "cuda"]
 
 BYTES_PER_ELEMENT: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
 FALLBACK_LENGTH = 128
+CPU_PROCESS_BYTES = 400 * 2**20  # docs/memory.md says where it comes from
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class StateLayout(ABC):
     @property
     def process_bytes(self) -> int:
         """Resident bytes of a CPU rank's interpreter and libraries (a stated allowance)."""
-        return 500 * 2**20
+        return CPU_PROCESS_BYTES
 
     @abstractmethod
     def described(self) -> dict[str, Any]:

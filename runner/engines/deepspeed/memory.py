@@ -108,11 +108,6 @@ class ZeroLayout(StateLayout):
             return "all"
         return "optimizer" if self.offload_optimizer != "none" else ""
 
-    @property
-    def process_bytes(self) -> int:
-        """DeepSpeed's modules come on top."""
-        return 560 * 2**20
-
     def described(self) -> dict[str, Any]:
         """Settings for JSON output."""
         return {
