@@ -61,7 +61,7 @@ def test_a_group_as_a_plain_key_is_told_how_groups_are_chosen(refused: Any, line
     [
         ("override /precision: no", "auto, bf16, fp16, fp32"),
         ("override /zero_stage: 2", '- override /zero_stage: "2"'),
-        ("override /launcher: off", "type launcher=OPTION (OPTION is one of ddp, deepspeed)"),
+        ("override /launcher: off", "type launcher=OPTION (OPTION is one of ddp, deepspeed"),
     ],
 )
 def test_names_that_yaml_reads_as_something_else(refused: Any, entry: str, advice: str) -> None:
