@@ -26,7 +26,7 @@ def task_generation(model: Any, settings: dict[str, Any]) -> Any:
     """
     from transformers import GenerationConfig
 
-    chosen, default = copy.deepcopy(model.generation_config), GenerationConfig()
+    chosen, default = copy.deepcopy(model.generation_config), GenerationConfig()  # type: ignore[no-untyped-call]
     for name in OVERRULED:
         setattr(chosen, name, getattr(default, name, None))
     for name, value in settings.items():

@@ -58,11 +58,12 @@ class PreparedSplit:
         self._starts = np.cumsum([0, *(block.num_rows for block in self._blocks)])
 
     def __len__(self) -> int:
-        return self.table.num_rows
+        return int(self.table.num_rows)
 
     def rows(self, indices: list[int]) -> list[dict[str, Any]]:
         """Features of some rows, in the order asked for."""
-        return self._picked(indices).to_pylist()
+        rows: list[dict[str, Any]] = self._picked(indices).to_pylist()
+        return rows
 
     def _picked(self, indices: list[int]) -> pa.Table:
         """Some rows as a table of one-row slices.

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.schema import RunConfig
-from runner.data.files import UnreadableFile, read_rows
+from runner.data.files import read_rows
+from runner.data.reading import UnreadableFile
 from runner.errors import Problem, RequestError
 from runner.recipe import Recipe
 

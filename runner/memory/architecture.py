@@ -36,7 +36,7 @@ def meta_model(architecture: Architecture, dtype: str = "float32") -> Any:
         try:
             config = transformers.AutoConfig.for_model(model_type, **facts)
             with torch.device("meta"):
-                model = autos[architecture.family].from_config(config, dtype=getattr(torch, dtype))
+                model = autos[architecture.family].from_config(config, dtype=getattr(torch, dtype))  # type: ignore[no-untyped-call]
         except Exception as error:  # facts of a user's config.json may raise anything in a class that is not ours
             raise ValueError(
                 f"transformers cannot build a {model_type} from these facts ({type(error).__name__}: "
@@ -67,7 +67,7 @@ class quiet_transformers:
         from transformers.utils import logging
 
         self._level = logging.get_verbosity()
-        logging.set_verbosity_error()
+        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: object) -> None:
         from transformers.utils import logging

@@ -14,7 +14,7 @@ from runner import generation
 from runner.config.model_types import model_types
 from runner.config.schema import RunConfig
 from runner.errors import Problem, nearest
-from runner.preflight.software import is_installed
+from runner.machine import is_installed
 from runner.recipe import Recipe
 from runner.regular_files import read_regular
 

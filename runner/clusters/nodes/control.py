@@ -32,7 +32,7 @@ class Store:
 
     def __init__(self, host: str, port: int, serve: bool = False) -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its own stack traces; what is wrong is told in words
-        from torch.distributed import TCPStore
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         timeout = timedelta(seconds=ANSWER_SECONDS)
         self._store = TCPStore(host, port, is_master=serve, wait_for_workers=False, timeout=timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def _over(stop: Stopping, others: Remote | None) -> bool:
     return stop.asked or bool(others is not None and others.ended())
 
 
-def told(head: Head, run: Any) -> int:
+def told(head: Head, run: Callable[[], int]) -> int:
     """Whatever happens, the other nodes are told."""
     status = EXIT_FAILED
     try:

@@ -134,7 +134,7 @@ def _parallel(content: dict[str, Any]) -> list[Problem]:
 
 def _monitors(content: dict[str, Any]) -> list[Problem]:
     """A monitor whose package is missing, or whose folder cannot be written to, would end every rank."""
-    from runner.preflight.software import is_installed
+    from runner.machine import is_installed
 
     problems = []
     for block in (*MONITORS, "csv_monitor"):
