@@ -212,6 +212,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_in_words(run_cli):
     assert done.steps[-1]["loss"] is None
 
 
+@pytest.mark.soak  # compiles CPU Adam
 def test_the_plan_names_the_cpu_optimizer_and_a_left_lock_is_removed(run_cli, tmp_path: Path):
     """Built once into the runner's cache (40 s on a fresh machine); a copy of it with a planted lock must not
     hang.
