@@ -134,7 +134,7 @@ MISTAKES = {  # what is typed → what the answer must name
     ],
     ("note=1.5", "model.revision=true"): ["note=1.5", "'note=\"…\"'", "'model.revision=\"…\"'"],
     ("launcher=[ddp,deepspeed]", "model=[]", "zero_stage=[2]", "offload=null", "optimizer={lr:1}"): [
-        "launcher=[ddp,deepspeed]: one option is chosen from a group; launcher has ddp, deepspeed; use "
+        "launcher=[ddp,deepspeed]: one option is chosen from a group; launcher has ddp, deepspeed, fsdp; use "
         "launcher=OPTION, or -m launcher=ddp,deepspeed",
         "model=[]: one option",
         "zero_stage=[2]: one option",
