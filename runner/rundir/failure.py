@@ -100,6 +100,8 @@ def _left(run_dir: Path, outcome: dict[str, Any], reported: set[int]) -> Failure
         how = f"ended with exit status {code} and without an error: something called os._exit, or a library ended the process"
     elif not reported:
         return None
+    elif code == -signal.SIGKILL:
+        how = "was killed by SIGKILL (by hand, or by the kernel because memory ran out)"
     else:
         how = "ended without an error: killed by SIGKILL (by hand, or by the kernel because memory ran out), or by os._exit"
     return Failure(rank, f"rank {rank} {how}", log_of(run_dir, rank))

@@ -51,7 +51,9 @@ def test_schedule_is_the_definition(baseline):
         assert line["learning_rate"] == pytest.approx(hand_learning_rate(line["step"] - 1, warmup, 50), rel=1e-12)
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "stage", [pytest.param(0, marks=pytest.mark.soak), pytest.param(1, marks=pytest.mark.soak), 2, 3]
+)
 def test_stage_and_owners_agree_with_ddp(baseline, stage, real_run, tmp_path: Path):
     compare_with_ddp(baseline, stage, PURE, real_run, tmp_path)
 

@@ -25,7 +25,9 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", ["deberta", "blenderbot", pytest.param("gpt2", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "name", ["deberta", *(pytest.param(name, marks=pytest.mark.soak) for name in ("gpt2", "blenderbot"))]
+)
 def test_losses_and_metrics_are_those_of_ddp(name, real_run, tmp_path: Path) -> None:
     runs = {
         launcher: real_run(f"launcher={launcher}", *MODELS[name], *SHORT, run_dir=tmp_path / launcher)

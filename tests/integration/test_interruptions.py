@@ -186,7 +186,8 @@ def test_a_killed_rank_ends_the_run_within_ten_seconds(real_run: Any, tmp_path: 
         *LAUNCHERS["zero2"], *SHORT, run_dir=tmp_path / "run", environment={"RUNNER_FAULT": "kill:backward:5:1"}
     )
     assert done.returncode == 1
-    assert done.record["reason"].startswith("rank 1 was killed by SIGKILL")
+    assert done.record["reason"].startswith("rank 1 ")
+    assert "killed by SIGKILL" in done.record["reason"]
     assert time.monotonic() - began < 60  # the whole run; on a free machine about 5 s
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import SMALL, cli_environment, command
 
+pytestmark = pytest.mark.soak  # real stores of four trackers: about a minute
 NAMES = ("tensorboard", "mlflow", "wandb", "trackio")
 pytest.importorskip("tensorboard")
 pytest.importorskip("mlflow")

@@ -155,6 +155,7 @@ def test_a_length_beyond_the_positions_is_refused() -> None:
         estimate(gpt(source_length=65))
 
 
+@pytest.mark.soak  # a process of its own that builds the largest model: 15 s
 def test_70_billion_parameters_within_two_gibibytes() -> None:
     program = f"""
 import json, resource
