@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from runner.config.schema import ModelConfig
+from runner.config.inputs import ModelConfig
 from runner.regular_files import read_regular
 
 KEYS = ("max_position_embeddings", "n_positions")

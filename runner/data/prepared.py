@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from runner import __version__, paths
-from runner.config.schema import DatasetConfig
+from runner.config.inputs import DatasetConfig
 from runner.data.features import DamagedFeatures, Features, FeatureWriter, open_features
 from runner.data.preparing import Preparing, Report, all_cores, locked, no_report
 from runner.data.reading import FIRST, Findings, ReadLog, Row

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from runner.config.schema import DELIMITERS, DatasetConfig
+from runner.config.inputs import DELIMITERS, DatasetConfig
 
 Row = dict[str, Any]
 Quoting = Literal["double", "none"]

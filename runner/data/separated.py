@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.config.schema import DELIMITERS
+from runner.config.inputs import DELIMITERS
 from runner.data.opening import data_ending, open_text
 from runner.data.reading import OnBad, Quoting, Reading, ReadLog, Row, UnreadableFile
 

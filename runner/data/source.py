@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from runner import paths
-from runner.config.schema import DatasetConfig
+from runner.config.inputs import DatasetConfig
 from runner.data.files import read_rows
 from runner.data.labels import as_label
 from runner.data.reading import Findings, Reading, ReadLog, Row, refuse

@@ -20,7 +20,7 @@ from typing import Any
 from runner.compat.torch_attention import unfused_attention
 from runner.memory.workload import Workload
 
-_CUDA_HALF = (
+_CPU_HALF = (
     "linear",
     "matmul",
     "bmm",
@@ -32,10 +32,8 @@ _CUDA_HALF = (
     "conv2d",
     "conv3d",
     "conv_transpose1d",
-    "prelu",
-    "einsum",
-    "mv",
 )
+_CUDA_HALF = (*_CPU_HALF, "prelu", "einsum", "mv")
 _CUDA_FLOAT = (
     "softmax",
     "log_softmax",
@@ -56,19 +54,6 @@ _CUDA_FLOAT = (
     "reciprocal",
     "cosine_similarity",
     "binary_cross_entropy_with_logits",
-)
-_CPU_HALF = (
-    "linear",
-    "matmul",
-    "bmm",
-    "mm",
-    "addmm",
-    "baddbmm",
-    "addbmm",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
 )
 _CPU_FLOAT = ("mse_loss", "nll_loss", "binary_cross_entropy_with_logits")
 _HALF_MATMUL_DUNDERS = ("__matmul__", "__rmatmul__")

@@ -7,7 +7,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from runner.config.schema import ModelConfig, RunConfig
+from runner.config.inputs import ModelConfig
+from runner.config.schema import RunConfig
 from runner.config.sequence_limits import architecture_facts
 from runner.engines import engine_of
 

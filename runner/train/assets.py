@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from runner import paths
 from runner.config.catalogue import BUNDLED_TOKENIZER
-from runner.config.schema import ModelConfig, RunConfig
+from runner.config.inputs import ModelConfig
+from runner.config.schema import RunConfig
 from runner.config.sequence_limits import position_limit
 from runner.data.prepared import PreparedSplit
 from runner.engines import engine_of

@@ -13,7 +13,8 @@ import pytest
 
 from runner import paths
 from runner.compose import compose_run
-from runner.config.schema import ModelConfig, RunConfig
+from runner.config.inputs import ModelConfig
+from runner.config.schema import RunConfig
 from runner.engines.deepspeed.nvme import swap_bytes
 from runner.errors import Problem, RequestError
 from runner.memory.model_size import kept_checkpoints, parameter_count, state_bytes
