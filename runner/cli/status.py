@@ -18,8 +18,11 @@ SEARCHED = ("outputs", "multirun")
 def main(arguments: Sequence[str]) -> int:
     """Print a line a run; returns the exit status."""
     folders = [run_folder(text) for text in arguments]
-    for run_dir in folders or _under_way():
+    shown = folders or _under_way()
+    for run_dir in shown:
         print(f"{run_dir}  {_state(run_dir)}")
+    if not shown:
+        print(f"no run in {' or '.join(f'./{name}' for name in SEARCHED)} is queued or running")
     return EXIT_COMPLETED
 
 

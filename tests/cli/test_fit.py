@@ -122,7 +122,7 @@ def test_search_finds_the_same_run_in_less_memory(tmp_path: Path, real_run: Any)
 
 
 FAULTS = [
-    ("kill:forward:1:1", "killed", "rank 1 was killed by SIGKILL"),
+    ("kill:forward:1:1", "killed", "killed by SIGKILL"),
     ("hang:forward:1:0", "timed out", "took longer than fit.trial_timeout_seconds"),
     ("oom:backward:1", "out of memory", "OutOfMemoryError"),
     ("error:forward:1", "failed", "InjectedFault: injected in forward of step 1"),

@@ -27,7 +27,7 @@ COMMANDS = {
     "python -m runner model=bert_base dataset=files dataset.train=train.csv dataset.validation=dev.csv": ("", *NO_HUB),
     "python -m runner recipe=chat_sft": (SMALL, 0, "token_accuracy"),
     "python -m runner predict RUN_DIR --input new.csv --output answers.csv": ("", 2, "RUN_DIR"),
-    "python -m runner status": ("", 0, "completed"),
+    "python -m runner status": ("", 0, "no run in ./outputs or ./multirun is queued or running"),
     "python -m runner new my_task --from deberta_mrpc": ("", 0, "my_task"),
     "python -m runner doctor": ("", 0, "torch"),
     "python -m runner keys clipping": ("", 0, "train.gradient_clipping"),
