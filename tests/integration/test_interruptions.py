@@ -135,6 +135,7 @@ def test_a_signal_after_the_record_is_closed_changes_nothing(number: signal.Sign
     assert f"record     {run_dir}/record.json" in ended.stdout.splitlines()
 
 
+@pytest.mark.soak
 def test_a_signal_after_the_last_cell_is_done_changes_nothing(tmp_path: Path) -> None:
     """Nothing of the sweep is left to resume."""
     sweep, records = tmp_path / "sweep", tmp_path / "sweep/1/record.json"

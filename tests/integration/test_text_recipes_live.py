@@ -84,6 +84,7 @@ def test_bleu_is_what_sacrebleu_says_of_the_kept_predictions(dialogues: Result, 
     assert float(said.stdout) == pytest.approx(dialogues.record["metrics"]["bleu"], abs=1e-7)
 
 
+@pytest.mark.soak
 def test_replies_do_not_depend_on_ranks_or_partitioning(dialogues: Result, real_run: Any, tmp_path: Path) -> None:
     """41 rows in batches of 7: the last batch is short, and some rank has nothing in the last round."""
     few = (*DIALOGUES, *weights(dialogues), "dataset.max_validation_rows=41", "train.eval_micro_batch_size=7")

@@ -146,7 +146,7 @@ def test_batch_numbers_that_do_not_fit_are_fixed_in_the_file(
 def test_blocks_that_would_die_or_do_nothing_are_refused(
     errors: Any, monkeypatch: pytest.MonkeyPatch, block: dict[str, Any], key: str
 ) -> None:
-    monkeypatch.setattr("runner.preflight.software.is_installed", lambda name: name != "tensorboard")
+    monkeypatch.setattr(other_blocks, "is_installed", lambda name: name != "tensorboard")
     monkeypatch.setattr(other_blocks, "library_problems", lambda content: [])
     [problem] = errors({**ZERO2, **block})
     assert problem.key == key

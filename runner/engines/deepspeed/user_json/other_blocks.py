@@ -17,6 +17,7 @@ from typing import Any
 
 from runner.engines.deepspeed.user_json.reading import as_written, get
 from runner.errors import Problem, nearest
+from runner.machine import is_installed
 
 LIBRARY_SECONDS = 120.0
 BLOCKS: dict[
@@ -134,8 +135,6 @@ def _parallel(content: dict[str, Any]) -> list[Problem]:
 
 def _monitors(content: dict[str, Any]) -> list[Problem]:
     """A monitor whose package is missing, or whose folder cannot be written to, would end every rank."""
-    from runner.machine import is_installed
-
     problems = []
     for block in (*MONITORS, "csv_monitor"):
         asked = content.get(block) or {}
