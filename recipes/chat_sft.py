@@ -28,7 +28,8 @@ class ChatFineTuning(recipe.Recipe):
         max_length: int = Field(512, ge=8, description="Longest row in tokens; longer conversations lose their end.")
         learn: Learn = Field(
             "answers",
-            description="answers: loss on all assistant turns; last_answer: on the last; each_answer: a row of its own for every answer; all: on every token.",
+            description="answers: loss on all assistant turns; last_answer: on the last; each_answer: a row of "
+            "its own for every answer; all: on every token.",
         )
         packing: bool = Field(
             False, description="Put several conversations into one row of max_length tokens; none sees another."

@@ -103,7 +103,7 @@ def _answer(verb: str, arguments: list[str]) -> int | None:
     return int(module.main(arguments))
 
 
-def delivered(answer: Callable[[], int | None], resumable: bool = False) -> int:
+def delivered(answer: Callable[[], int | None], resumable: bool = False) -> int:  # noqa: C901
     """The answer's exit status (None: 0), with its output handed on as far as anyone reads it.
 
     Args:

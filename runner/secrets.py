@@ -101,7 +101,7 @@ def redacted(text: str) -> str:
 
 
 def redact_file(path: Path) -> None:
-    """Mask what child processes and native code have written into a log past Python's own streams; others stay untouched."""
+    """Mask what child processes and native code have written into a log past Python's own streams; others stay untouched."""  # noqa: E501
     with contextlib.suppress(OSError):
         text = path.read_bytes().decode("utf-8", "surrogateescape")
         clean = redacted(text)

@@ -9,7 +9,8 @@ from runner.errors import EXIT_COMPLETED, RequestError
 
 USAGE = """usage: python -m runner keys [TEXT ...]
 
-Every configuration key, those of the recipes (task.KEY) among them, with default, unit, range and meaning; with TEXT those whose name or meaning holds it."""
+Every configuration key, those of the recipes (task.KEY) among them, with default, unit, range and meaning; with
+TEXT those whose name or meaning holds it."""
 
 
 def main(arguments: Sequence[str]) -> int:

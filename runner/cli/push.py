@@ -80,7 +80,8 @@ def model_card(run_dir: Path, name: str) -> str:
         f"{record.get('method')}, status of the run: {record.get('status')}.",
         "| metric | value |\n|---|---:|\n"
         + "\n".join(f"| {metric} | {value:.4f} |" for metric, value in (record.get("metrics") or {}).items()),
-        f"Made by `{record.get('command')}`; `config.yaml` and `record.json` hold the whole configuration and its record.",
+        f"Made by `{record.get('command')}`; `config.yaml` and `record.json` hold the whole configuration and its "
+        "record.",
     ]
     return redacted("\n".join(head) + "\n\n" + "\n\n".join(body) + "\n")
 
@@ -103,7 +104,7 @@ def _upload(name: str, files: dict[str, Path], card: str, token: str, private: b
         operations += [CommitOperationAdd(target, _redacted_json(path)) for target, path in texts.items()]
         operations.append(CommitOperationAdd(CARD, card.encode()))
         commit = hub.create_commit(name, operations, commit_message="A fine-tuned model and its record")
-    except Exception as error:  # of the hub's client, of the network, of the server
+    except Exception as error:  # of the hub's client, of the network, of the server  # noqa: BLE001
         said = redacted(" ".join(str(error).split()))[:300]
         print(f"error: --to={name}: {type(error).__name__}: {said}")
         return EXIT_FAILED

@@ -60,7 +60,9 @@ def view(roots: list[Path]) -> tuple[Table, bool]:
 
 
 def row(folder: Folder, status: str) -> list[str]:
-    """One run: its newest step, the course of its loss, speed, memory, and the time left at the pace of its last steps."""
+    """One run: its newest step, the course of its loss, speed, memory, and the time left at the pace of its last
+    steps.
+    """
     points = read_points(folder.path)
     losses = [point.loss for point in points if point.loss is not None]
     beat = read_heartbeats(folder.path).get(0, {}) if status == "running" else {}

@@ -75,7 +75,8 @@ def recognised(row: dict[str, Any], columns: Collection[str]) -> str:
         raise WrongRow(f"fits several layouts ({', '.join(found)}); say which with task.format={found[0]}")
     layouts = "; ".join(f"{name}: {', '.join(layout.needs)}" for name, layout in FORMATS.items())
     raise WrongRow(
-        f"fits no layout of a conversation: it has {', '.join(map(repr, columns)) or 'no columns'}; known are {layouts} "
+        f"fits no layout of a conversation: it has {', '.join(map(repr, columns)) or 'no columns'}; known are "
+        f"{layouts} "
         "(map yours with dataset.columns.NAME=COLUMN)"
     )
 

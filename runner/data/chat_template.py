@@ -49,21 +49,26 @@ class Counts:
         lines = []
         if self.cut:
             lines.append(
-                f"{self.cut:,} of {self.rows:,} conversations were longer than task.max_length={max_length} tokens and lost "
-                f"their end ({self.cut_tokens / self.cut:.1f} tokens on average), {self.cut_in_answer:,} of them inside an answer"
+                f"{self.cut:,} of {self.rows:,} conversations were longer than task.max_length={max_length} "
+                "tokens and lost "
+                f"their end ({self.cut_tokens / self.cut:.1f} tokens on average), {self.cut_in_answer:,} of them "
+                "inside an answer"
             )
         if self.dropped:
             lines.append(
-                f"{self.dropped:,} of {self.rows:,} conversations have no token to learn within task.max_length={max_length} "
+                f"{self.dropped:,} of {self.rows:,} conversations have no token to learn within "
+                f"task.max_length={max_length} "
                 "(no answer, or all of it cut off) and are left out"
             )
         if self.joined:
             lines.append(
-                f"in {self.joined:,} answers the first token is joined with the template's text before it: it is not learned"
+                f"in {self.joined:,} answers the first token is joined with the template's text before it: it is "
+                "not learned"
             )
         if self.ends_added:
             lines.append(
-                f"the chat template ends an answer with no special token: the tokenizer's end-of-text token was added to {self.ends_added:,} last answers"
+                "the chat template ends an answer with no special token: the tokenizer's end-of-text token was "
+                f"added to {self.ends_added:,} last answers"
             )
         return lines
 
@@ -126,7 +131,7 @@ class ChatEncoder:
             text: str = self.tokenizer.apply_chat_template(
                 messages, tools=tools, tokenize=False, add_generation_prompt=opening
             )
-        except Exception as error:  # templates are programs; they refuse roles and orders in words of their own
+        except Exception as error:  # templates are programs; they refuse roles and orders in words of their own  # noqa: BLE001
             raise WrongRow(
                 f"the model's chat template refuses it ({type(error).__name__}: {' '.join(str(error).split())})"
             ) from None
@@ -200,7 +205,8 @@ def with_template(tokenizer: Any, named: str | None) -> None:
         tokenizer.chat_template = PLAIN if named == "plain" else read_regular(Path(named).expanduser())
     if not tokenizer.chat_template:
         raise ValueError(
-            "this tokenizer has no chat template (a base model's has none); use task.chat_template=plain or task.chat_template=FILE"
+            "this tokenizer has no chat template (a base model's has none); use task.chat_template=plain or "
+            "task.chat_template=FILE"
         )
     if not tokenizer.is_fast:
         raise ValueError(

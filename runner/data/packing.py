@@ -57,7 +57,9 @@ def alone(row: Encoded) -> Packed:
 
 @dataclass(frozen=True)
 class Answer:
-    """Where the last answer of a row stands, in tokens: its conversation's first token, and its own first and last + 1."""
+    """Where the last answer of a row stands, in tokens: its conversation's first token, and its own first and
+    last + 1.
+    """
 
     row: int
     begin: int

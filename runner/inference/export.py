@@ -55,7 +55,8 @@ def _best(found: list[Checkpoint], greater_is_better: bool) -> Checkpoint | None
 
 
 def export(run_dir: Path, checkpoint: Checkpoint | None, to: Path) -> None:
-    """Write weights (safetensors), configuration, tokenizer and the run's configuration; the folder appears when complete.
+    """Write weights (safetensors), configuration, tokenizer and the run's configuration; the folder appears when
+    complete.
 
     Raises:
         RequestError: where the folder exists.

@@ -78,7 +78,8 @@ def _launch_config(config: RunConfig, run_dir: Path) -> Any:
 
 
 def _rendezvous(run_dir: Path, port: int) -> dict[str, Any]:
-    """On one machine c10d, on the port asked for or a free one. Over several the static one: c10d compares their wall clocks, and clocks 15 s
+    """On one machine c10d, on the port asked for or a free one. Over several the static one: c10d compares their
+    wall clocks, and clocks 15 s
     apart start a world of one node, or make the agents hang for 300 s at the end."""
     meeting = meeting_from_environment()
     if meeting is None:

@@ -1,4 +1,5 @@
-"""Whether the hub hands out what a run needs: one HEAD request for each name, before ranks start, told in the hub's terms.
+"""Whether the hub hands out what a run needs: one HEAD request for each name, before ranks start, told in the hub's
+terms.
 
 The hub answers 401, 403 and 404 in similar words; its headers `X-Error-Code` and `X-Error-Message` say which it is.
 """
@@ -128,7 +129,7 @@ def _new_name(wanted: Wanted, location: str) -> str | None:
     return match[1] if match and match[1] != wanted.name and not match[1].startswith("api/") else None
 
 
-def _refusal(wanted: Wanted, answer: Answer) -> Problem:
+def _refusal(wanted: Wanted, answer: Answer) -> Problem:  # noqa: C901
     code, said = answer.headers.get("x-error-code", ""), answer.headers.get("x-error-message", "")
     own, kind = token(), "data set" if wanted.kind == "dataset" else "model"
     tokens = f"{endpoint()}/settings/tokens"

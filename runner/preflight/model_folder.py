@@ -1,4 +1,5 @@
-"""A local model folder, looked into before ranks start: configuration, whole weight files, a tokenizer with its vocabulary.
+"""A local model folder, looked into before ranks start: configuration, whole weight files, a tokenizer with its
+vocabulary.
 
 Weights are not read, only the headers of their files. Nothing of transformers or torch is imported.
 """
@@ -45,7 +46,10 @@ def _checkpoint(key: str, path: str, run_dir: Path) -> Problem:
     why = "this is a checkpoint of a run, with optimizer states, and no model's folder"
     if (run_dir / "model" / "config.json").is_file():
         return Problem(key, path, why, f"use the run's final model: {key}={run_dir / 'model'}")
-    fix = f"continue that run with `python -m runner resume '{run_dir}'`; at its end its model lies in {run_dir / 'model'}"
+    fix = (
+        f"continue that run with `python -m runner resume '{run_dir}'`; at its end its model lies "
+        f"in {run_dir / 'model'}"
+    )
     return Problem(key, path, why, fix)
 
 
@@ -96,7 +100,8 @@ def _missing_shards(index: Path, present: set[str]) -> tuple[list[str], str]:
 def weights_damage(file: Path) -> str:
     """What is wrong with a safetensors file, by its header and length; empty where nothing is.
 
-    The format: 8 bytes with the header's length N (little endian), N bytes of JSON with each tensor's place, the tensors.
+    The format: 8 bytes with the header's length N (little endian), N bytes of JSON with each tensor's place, the
+    tensors.
     """
     try:
         size = file.stat().st_size
@@ -116,7 +121,8 @@ def weights_damage(file: Path) -> str:
 
 
 def check_tokenizer(path: str, key: str) -> list[Problem]:
-    """A folder without a tokenizer's vocabulary, for which transformers builds one of special tokens only; and a vocabulary
+    """A folder without a tokenizer's vocabulary, for which transformers builds one of special tokens only; and a
+    vocabulary
     that needs a package which is not installed.
     """
     folder = Path(path).expanduser()

@@ -249,7 +249,9 @@ def _with_seed(row: Row) -> dict[str, Any]:
 
 
 def setting_beside_method(run: Run) -> str:
-    """All that is configured but the method and how its batch is made up, as text: equal where methods can be compared."""
+    """All that is configured but the method and how its batch is made up, as text: equal where methods can be
+    compared.
+    """
     return json.dumps({key: value for key, value in run.flat_config.items() if _is_beside_method(key)}, default=str)
 
 

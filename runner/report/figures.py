@@ -294,7 +294,9 @@ class Confusion:
 
 
 def confusion(row: Row) -> Confusion | None:
-    """What the record's `confusion` says of the row's first run; None where there is none, or it is no square of counts."""
+    """What the record's `confusion` says of the row's first run; None where there is none, or it is no square of
+    counts.
+    """
     raw = mapping(row.first.raw.get("confusion"))
     names = tuple(text(str(name)) for name in sequence(raw.get("names")))
     counts = tuple(integers(line) for line in sequence(raw.get("counts")))

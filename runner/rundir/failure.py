@@ -83,7 +83,8 @@ def first_failure(run_dir: Path, outcome: dict[str, Any]) -> Failure:
 def _left(run_dir: Path, outcome: dict[str, Any], reported: set[int]) -> Failure | None:
     """The rank that ended without a message while the others lost their connections to it.
 
-    Torch elastic reports whichever rank it sees first, often one of those others. Of the ranks that kept no error and were
+    Torch elastic reports whichever rank it sees first, often one of those others. Of the ranks that kept no error
+    and were
     not ended by torch elastic, the one whose heartbeat stopped first is the one that is gone: killed, or left by a call
     that ends a process at once (`os._exit`); its exit status, where it is known, tells which.
     """
@@ -97,13 +98,19 @@ def _left(run_dir: Path, outcome: dict[str, Any], reported: set[int]) -> Failure
     rank = min(beats, key=lambda number: beats[number])
     code = outcome.get("failures", {}).get(str(rank))
     if code is not None and code >= 0:
-        how = f"ended with exit status {code} and without an error: something called os._exit, or a library ended the process"
+        how = (
+            f"ended with exit status {code} and without an error: something called os._exit, or a "
+            "library ended the process"
+        )
     elif not reported:
         return None
     elif code == -signal.SIGKILL:
         how = "was killed by SIGKILL (by hand, or by the kernel because memory ran out)"
     else:
-        how = "ended without an error: killed by SIGKILL (by hand, or by the kernel because memory ran out), or by os._exit"
+        how = (
+            "ended without an error: killed by SIGKILL (by hand, or by the kernel because memory ran "
+            "out), or by os._exit"
+        )
     return Failure(rank, f"rank {rank} {how}", log_of(run_dir, rank))
 
 

@@ -1,4 +1,6 @@
-"""A run folder as input: it may have been damaged, edited, or made by somebody else. One schema, one reader, one rule on code."""
+"""A run folder as input: it may have been damaged, edited, or made by somebody else. One schema, one reader, one
+rule on code.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +126,8 @@ def recipe_facts(config: RunConfig) -> dict[str, str]:
 
 
 def check_code(run_dir: Path, record: dict[str, Any], config: RunConfig, trusted: bool) -> None:
-    """Refuse code that the folder names: a recipe elsewhere than the runner's or ./recipes, one that has changed since the run
+    """Refuse code that the folder names: a recipe elsewhere than the runner's or ./recipes, one that has changed
+    since the run
     began, and code that comes with a model.
 
     Args:

@@ -126,7 +126,7 @@ CHAT_SPECIALS = ("<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>
 CHAT_TEMPLATE = (
     "{%- if tools %}<|system|>\nTools: {{ tools | tojson }}<|end|>\n{% endif %}"
     "{%- for message in messages %}<|{{ message.role }}|>\n{{ message.content }}"
-    "{%- if message.tool_calls %}{% for call in message.tool_calls %}{{ call.function | tojson }}{% endfor %}{% endif %}"
+    "{%- if message.tool_calls %}{% for call in message.tool_calls %}{{ call.function | tojson }}{% endfor %}{% endif %}"  # noqa: E501
     "<|end|>\n{% endfor %}"
     "{%- if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )

@@ -63,7 +63,7 @@ def check_text_is_known(tokenizer: Any, *splits: PreparedSplit | None) -> None:
 
     Raises:
         AssetError: with the share.
-    """
+    """  # noqa: E501
     for split in splits:
         share = unknown_share(split, tokenizer.unk_token_id) if split is not None else 0.0
         if share > FEW_KNOWN:

@@ -1,7 +1,7 @@
 """What makes a good-looking score mean little: constant predictions, the majority baseline, rows of validation in train.
 
 Each finding is one sentence with counts; they stand in the record's `warnings` and at the end of the run.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def class_facts(recipe: Recipe, predictions: list[Any], references: list[Any]) -
     Returns:
         `predicted` and `references` (class name → rows), `majority_class`, `majority_baseline` (metric → value); None for
         recipes without classes, and where no row has a reference.
-    """
+    """  # noqa: E501
     if recipe.label_column is None or not references:
         return None
     right = Counter(references)

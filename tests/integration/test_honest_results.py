@@ -14,7 +14,7 @@ SMALL = (
 
 
 def test_a_loss_that_is_not_finite_at_the_end_is_a_failure(real_run: Any, tmp_path: Path) -> None:
-    """G20: at a learning rate of 1e30 the second step's loss is no number; three steps stay below max_nonfinite_steps."""
+    """G20: at a learning rate of 1e30 the second step's loss is no number; three steps stay below max_nonfinite_steps."""  # noqa: E501
     result = real_run("optimizer.lr=1e30", "train.max_steps=3", *SMALL, run_dir=tmp_path / "run")
     assert (result.returncode, result.record["status"]) == (1, "failed")
     assert "the loss was not finite" in result.record["reason"]

@@ -247,11 +247,11 @@ _CLIPPED = r"""
         }
     }
     return bad;
-"""
+"""  # noqa: E501
 
 
 def _wide_records(folder: Path, count: int) -> None:
-    """`count` rows with three repeats, ten metrics, a confusion matrix and long names that differ in the learning rate."""
+    """`count` rows with three repeats, ten metrics, a confusion matrix and long names that differ in the learning rate."""  # noqa: E501
     methods = tuple(METHODS)
     for row in range(count):
         lr = [1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2][row // 3]

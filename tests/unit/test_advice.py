@@ -1,4 +1,4 @@
-"""Every override that a message of the runner advises names a key, a group or an option that exists (read from the source)."""
+"""Every override that a message of the runner advises names a key, a group or an option that exists (read from the source)."""  # noqa: E501
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Templates are written here in the style of the named models; the tokenizer makes a token of every word and of every mark,
 so that expected tokens can be written down.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run folders as input: damaged, edited, or made by somebody else. Each is refused in one line, and nothing of it runs."""
+"""Run folders as input: damaged, edited, or made by somebody else. Each is refused in one line, and nothing of it runs."""  # noqa: E501
 
 from __future__ import annotations
 
