@@ -53,24 +53,3 @@ def _joined(rows: list[Encoded]) -> Packed:
 def alone(row: Encoded) -> Packed:
     """A row by itself."""
     return _joined([row])
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Where the last answer of a row stands, in tokens: its conversation's first token, and its own first and
-    last + 1.
-    """
-
-    row: int
-    begin: int
-    end: int
-
-    @classmethod
-    def last_of(cls, labels: Sequence[int], positions: Sequence[int]) -> Answer:
-        """The last run of learned tokens, and the conversation it is in."""
-        end = max(place for place, label in enumerate(labels) if label != IGNORED) + 1
-        begin = end
-        while begin and labels[begin - 1] != IGNORED:
-            begin -= 1
-        row = max(place for place in range(begin + 1) if positions[place] == 0)
-        return cls(row, begin, end)

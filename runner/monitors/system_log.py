@@ -113,18 +113,3 @@ def _gpus(handles: list[Any]) -> dict[str, dict[str, float]]:
             with contextlib.suppress(pynvml.NVMLError):
                 figures[name] = float(ask(handle))  # type: ignore[no-untyped-call]
     return found
-
-
-def gpu_summary(lines: list[dict[str, Any]]) -> tuple[float, float] | None:
-    """Mean utilisation in percent over GPUs and time, and the energy of all GPUs in Wh (trapezoidal rule over the
-    samples' power); None where no GPU was sampled.
-    """
-    sampled_gpus = [line for line in lines if line.get("gpu")]
-    if not sampled_gpus:
-        return None
-    shares = [gpu.get("utilization_percent", 0.0) for line in sampled_gpus for gpu in line["gpu"].values()]
-    power = [sum(gpu.get("power_watts", 0.0) for gpu in line["gpu"].values()) for line in sampled_gpus]
-    times = [float(line["elapsed_seconds"]) for line in sampled_gpus]
-    steps = zip(times, times[1:], power, power[1:], strict=False)
-    joules = sum((later - sooner) * (before + after) / 2 for sooner, later, before, after in steps)
-    return sum(shares) / len(shares), joules / 3600

@@ -67,15 +67,7 @@ def checked_record(run_dir: Path) -> dict[str, Any]:
     Raises:
         RequestError: naming the file and the key that is not as it was written.
     """
-    file = run_dir / FILE
-    try:
-        content = json.loads(read_regular(file))
-    except OSError as error:
-        raise _refused(run_dir, f"its {FILE} cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise _refused(run_dir, f"its {FILE} is no JSON ({str(error)[:100]})") from None
-    if not isinstance(content, dict) or shape_problem(content):
-        raise _refused(run_dir, f"its {FILE} {shape_problem(content) or 'holds no JSON object'}")
+    content = _json_object(run_dir, FILE)
     version = content.get("schema_version")
     if isinstance(version, int) and version > SCHEMA_VERSION:
         why = f"its {FILE} has schema version {version}, this runner knows {SCHEMA_VERSION}"
@@ -89,6 +81,25 @@ def checked_record(run_dir: Path) -> dict[str, Any]:
     return content
 
 
+def _json_object(run_dir: Path, name: str, optional: bool = False) -> dict[str, Any]:
+    """A JSON file of the folder that holds an object of the nesting that the runner writes.
+
+    Args:
+        optional: where there is no such file, it says nothing.
+    """
+    try:
+        content = json.loads(read_regular(run_dir / name))
+    except OSError as error:
+        if optional and isinstance(error, FileNotFoundError):
+            return {}
+        raise _refused(run_dir, f"its {name} cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise _refused(run_dir, f"its {name} is no JSON ({str(error)[:100]})") from None
+    if not isinstance(content, dict) or shape_problem(content):
+        raise _refused(run_dir, f"its {name} {shape_problem(content) or 'holds no JSON object'}")
+    return content
+
+
 def _refused(run_dir: Path, why: str) -> RequestError:
     return RequestError(Problem("RUN_DIR", run_dir, why, "start a new run"))
 
@@ -99,17 +110,7 @@ def rendered_json(run_dir: Path, name: str) -> None:
     Raises:
         RequestError: for what is no JSON object, or holds a value where a block was written.
     """
-    path = run_dir / name
-    try:
-        content = json.loads(read_regular(path))
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise _refused(run_dir, f"its {name} cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise _refused(run_dir, f"its {name} is no JSON ({str(error)[:100]})") from None
-    if not isinstance(content, dict) or shape_problem(content):
-        raise _refused(run_dir, f"its {name} {shape_problem(content) or 'holds no JSON object'}")
+    content = _json_object(run_dir, name, optional=True)
     zero = content.get("zero_optimization", {})
     blocks = [("zero_optimization", zero)]
     if isinstance(zero, dict):

@@ -94,14 +94,6 @@ def _head_from_environment() -> str | None:
     return addresses[0] if addresses else None
 
 
-def nodes_from_environment() -> int | None:
-    """How many nodes there are, where SkyPilot, torchrun's variables or Slurm say so."""
-    for name in ("SKYPILOT_NUM_NODES", "PET_NNODES", "SLURM_JOB_NUM_NODES"):
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return None
-
-
 def own_address(towards: str, port: int) -> str:
     """The address of this machine from which another one is reached; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
