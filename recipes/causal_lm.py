@@ -6,12 +6,18 @@ usually changes: `columns`, the options' defaults, and `features`. The loop, lau
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from runner import metrics, recipe
 from runner.data.long_texts import token_ids
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+    from runner.config.schema import RunConfig
 
 
 class CausalLanguageModel(recipe.Recipe):
@@ -37,7 +43,7 @@ class CausalLanguageModel(recipe.Recipe):
     metrics = ("loss", "perplexity")
     keeps_rows = False
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         self._rest: list[int] = []  # tokens of earlier rows that have filled no block yet
         self._tokens = 0
@@ -56,7 +62,7 @@ class CausalLanguageModel(recipe.Recipe):
         files = [name for item in named if item for name in ([item] if isinstance(item, str) else item)]
         return "\n" if any(name.lower().endswith(".txt") for name in files) else ""
 
-    def features(self, rows: dict[str, list[Any]], tokenizer: Any) -> dict[str, list[Any]]:
+    def features(self, rows: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
         """Blocks of exactly `block_size` tokens; what is left over waits for the next rows."""
         end, size = self.row_end(), self.options.block_size
         texts = [("" if value is None else str(value)) + end for value in self.values(rows, "text")]
@@ -84,14 +90,16 @@ class CausalLanguageModel(recipe.Recipe):
         """Predicted tokens: every one but a block's first."""
         return len(features["input_ids"]) - 1
 
-    def collate(self, features: list[dict[str, Any]], tokenizer: Any) -> recipe.Batch:
+    def collate(self, features: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase) -> recipe.Batch:
         """All blocks have the same length: nothing is padded. The model shifts the labels itself."""
         import torch
 
         tokens = torch.tensor([row["input_ids"] for row in features])
         return {"input_ids": tokens, "labels": tokens}
 
-    def predict(self, model: Any, batch: recipe.Batch, tokenizer: Any, synced: bool) -> list[Any]:
+    def predict(
+        self, model: torch.nn.Module, batch: recipe.Batch, tokenizer: PreTrainedTokenizerBase, synced: bool
+    ) -> list[Any]:
         """Summed loss and number of predicted tokens of each block; logits are not kept."""
         from torch.nn.functional import cross_entropy
 

@@ -7,13 +7,19 @@ usually changes: the options' defaults and `features`. The loop, launching and t
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from runner import metrics, recipe
 from runner.data import chat_formats, packing
 from runner.data.chat_template import IGNORED, ChatEncoder, Encoded, Learn, with_template
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+    from runner.config.schema import RunConfig
 
 
 class ChatFineTuning(recipe.Recipe):
@@ -48,7 +54,7 @@ class ChatFineTuning(recipe.Recipe):
     metrics = ("loss", "perplexity", "token_accuracy")
     keeps_rows = False
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         self._encoder: ChatEncoder | None = None
         self._rows = self._packed = self._conversations = 0
@@ -56,7 +62,7 @@ class ChatFineTuning(recipe.Recipe):
     def max_positions(self) -> dict[str, int]:
         return {"max_length": self.options.max_length}
 
-    def adjust_tokenizer(self, tokenizer: Any) -> None:
+    def adjust_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         with_template(tokenizer, self.options.chat_template)
 
     def conversation(self, row: dict[str, Any]) -> chat_formats.Conversation:
@@ -71,7 +77,7 @@ class ChatFineTuning(recipe.Recipe):
             return str(error)
         return None
 
-    def features(self, rows: dict[str, list[Any]], tokenizer: Any) -> dict[str, list[Any]]:
+    def features(self, rows: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
         """Tokens, labels (IGNORED where nothing is learned) and positions; packed rows hold several conversations."""
         options = self.options
         if self._encoder is None:
@@ -102,7 +108,7 @@ class ChatFineTuning(recipe.Recipe):
         """Learned tokens: the loss is their mean."""
         return sum(label != IGNORED for label in features["labels"])
 
-    def collate(self, features: list[dict[str, Any]], tokenizer: Any) -> recipe.Batch:
+    def collate(self, features: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase) -> recipe.Batch:
         """No attention mask: padding comes last and has positions of its own, so no token before it sees it."""
         import torch
 
@@ -116,10 +122,13 @@ class ChatFineTuning(recipe.Recipe):
         batch = {"input_ids": padded("input_ids", tokenizer.pad_token_id), "labels": padded("labels", IGNORED)}
         return {**batch, "position_ids": padded("position_ids", None)}
 
-    def loss(self, model: Any, batch: recipe.Batch) -> Any:
-        return model(**batch, use_cache=False).loss  # with a cache transformers would not look for packed rows
+    def loss(self, model: torch.nn.Module, batch: recipe.Batch) -> torch.Tensor:
+        loss: torch.Tensor = model(**batch, use_cache=False).loss
+        return loss  # with a cache transformers would not look for packed rows
 
-    def predict(self, model: Any, batch: recipe.Batch, tokenizer: Any, synced: bool) -> list[Any]:
+    def predict(
+        self, model: torch.nn.Module, batch: recipe.Batch, tokenizer: PreTrainedTokenizerBase, synced: bool
+    ) -> list[Any]:
         """Summed loss, learned tokens, and how many of them were the likeliest, of each row; logits are not kept."""
         from torch.nn.functional import cross_entropy
 

@@ -7,13 +7,19 @@ dialogues (translation, summaries) sets `turn_separator` to "". The loop, launch
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from runner import metrics, recipe
 from runner.data.dialogues import CutCounts, Dialogue, DialogueFitter
-from runner.generation import beams_share_source, task_generation
+from runner.generation import GeneratingModel, beams_share_source, task_generation
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+    from runner.config.schema import RunConfig
 
 IGNORED = -100  # label that the models' loss leaves out
 
@@ -74,7 +80,7 @@ class Seq2Seq(recipe.Recipe):
     may_be_lists = ("texts",)  # turns
     metrics = ("bleu",)
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         self._sources, self._targets = CutCounts(), CutCounts()
 
@@ -82,7 +88,7 @@ class Seq2Seq(recipe.Recipe):
         """Encoder input, decoder input in training, and the reply as it is generated."""
         return {key: getattr(self.options, key) for key in ("max_source_length", "max_target_length", "max_length")}
 
-    def features(self, rows: dict[str, list[Any]], tokenizer: Any) -> dict[str, list[Any]]:
+    def features(self, rows: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
         """Source and target ids; the source text as the model sees it, and the whole target to score against."""
         options = self.options
         dialogues = [
@@ -99,7 +105,7 @@ class Seq2Seq(recipe.Recipe):
             "text": [text for text, _ in sources],
         }
 
-    def _target_ids(self, targets: list[str], tokenizer: Any) -> list[list[int]]:
+    def _target_ids(self, targets: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
         """Token ids of the targets; a longer one keeps its last token, which ends the text."""
         limit = self.options.max_target_length
         encoded = tokenizer(text_target=targets, truncation=False, verbose=False)["input_ids"]
@@ -130,7 +136,7 @@ class Seq2Seq(recipe.Recipe):
         """Predicted tokens: the loss is their mean."""
         return len(features["labels"])
 
-    def collate(self, features: list[dict[str, Any]], tokenizer: Any) -> recipe.Batch:
+    def collate(self, features: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase) -> recipe.Batch:
         """Decoder inputs are left out: the model makes them from the labels, with its own start token."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
@@ -160,9 +166,11 @@ class Seq2Seq(recipe.Recipe):
             del settings["early_stopping"]
         return settings
 
-    def predict(self, model: Any, batch: recipe.Batch, tokenizer: Any, synced: bool) -> list[Any]:
+    def predict(
+        self, model: torch.nn.Module, batch: recipe.Batch, tokenizer: PreTrainedTokenizerBase, synced: bool
+    ) -> list[Any]:
         """Replies as text. The encoder runs once a batch; its states are shared by the beams."""
-        bare = getattr(model, "module", model)
+        bare = cast(GeneratingModel, getattr(model, "module", model))
         with beams_share_source():
             tokens = bare.generate(
                 input_ids=batch["input_ids"],

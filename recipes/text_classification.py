@@ -6,13 +6,17 @@ task usually changes: `columns`, `features`, and `score`. The loop, launching an
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from runner import metrics, recipe
 from runner.data.labels import HIDDEN, LabelMap
 from runner.data.long_texts import beginning
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
 
 
 class TextClassification(recipe.Recipe):
@@ -50,7 +54,7 @@ class TextClassification(recipe.Recipe):
             "problem_type": "single_label_classification",
         }
 
-    def features(self, rows: dict[str, list[Any]], tokenizer: Any) -> dict[str, list[Any]]:
+    def features(self, rows: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
         texts = [self.texts(rows, name) for name in ("sentence1", "sentence2") if self.column(name) in rows]
         limit = self.options.max_length
         short = [[text and beginning(text, limit) for text in column] for column in texts]
@@ -62,7 +66,7 @@ class TextClassification(recipe.Recipe):
         result["reference"] = [None if label == HIDDEN else label for label in result["labels"]]
         return result
 
-    def collate(self, features: list[dict[str, Any]], tokenizer: Any) -> recipe.Batch:
+    def collate(self, features: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase) -> recipe.Batch:
         import torch
 
         labels = torch.tensor([row["labels"] for row in features])
@@ -70,7 +74,9 @@ class TextClassification(recipe.Recipe):
         padded = tokenizer.pad(inputs, padding="longest", return_tensors="pt")
         return {**padded, "labels": labels}
 
-    def predict(self, model: Any, batch: recipe.Batch, tokenizer: Any, synced: bool) -> list[Any]:
+    def predict(
+        self, model: torch.nn.Module, batch: recipe.Batch, tokenizer: PreTrainedTokenizerBase, synced: bool
+    ) -> list[Any]:
         inputs = {name: value for name, value in batch.items() if name != "labels"}
         classes: list[Any] = model(**inputs).logits.argmax(dim=-1).tolist()
         return classes

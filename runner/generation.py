@@ -7,18 +7,30 @@ import copy
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from runner.regular_files import read_regular
 
 if TYPE_CHECKING:
+    import torch
+    from transformers import GenerationConfig
+
     from runner.recipe import Recipe
 
 OVERRULED = ("max_new_tokens", "min_new_tokens", "max_time", "temperature", "top_k", "top_p", "num_return_sequences")
 _SAYS_NOTHING = ("transformers_version", "_from_model_config", "use_cache", "output_attentions", "output_hidden_states")
 
 
-def task_generation(model: Any, settings: dict[str, Any]) -> Any:
+class GeneratingModel(Protocol):
+    """What a transformers model with a language-model head offers here; its mixin has no public type for the whole."""
+
+    generation_config: GenerationConfig
+
+    def generate(self, **settings: object) -> torch.Tensor:
+        """Token ids, (rows, longest reply)."""
+
+
+def task_generation(model: GeneratingModel, settings: dict[str, Any]) -> GenerationConfig:
     """The model's generation settings with the task's in their place.
 
     Keys of the model's folder by which transformers would pass over the task's (`max_new_tokens` over `max_length`) are
@@ -26,7 +38,8 @@ def task_generation(model: Any, settings: dict[str, Any]) -> Any:
     """
     from transformers import GenerationConfig
 
-    chosen, default = copy.deepcopy(model.generation_config), GenerationConfig()  # type: ignore[no-untyped-call]
+    chosen: GenerationConfig = copy.deepcopy(model.generation_config)
+    default = GenerationConfig()  # type: ignore[no-untyped-call]
     for name in OVERRULED:
         setattr(chosen, name, getattr(default, name, None))
     for name, value in settings.items():
@@ -34,12 +47,13 @@ def task_generation(model: Any, settings: dict[str, Any]) -> Any:
     return chosen
 
 
-def facts(model: Any, recipe: Recipe) -> dict[str, Any] | None:
+def facts(model: torch.nn.Module, recipe: Recipe) -> dict[str, Any] | None:
     """The settings that `generate` works by, for the record; None for a task that does not generate."""
     settings = recipe.generation_settings()
     if not settings or getattr(model, "generation_config", None) is None:
         return None
-    found: dict[str, Any] = json.loads(task_generation(model, settings).to_json_string())
+    generating = cast(GeneratingModel, model)
+    found: dict[str, Any] = json.loads(task_generation(generating, settings).to_json_string())
     return found
 
 
@@ -80,7 +94,7 @@ def beams_share_source() -> Iterator[None]:
 
     before = EncoderDecoderCache.reorder_cache
 
-    def reorder(self: Any, beam_idx: Any) -> None:
+    def reorder(self: EncoderDecoderCache, beam_idx: torch.LongTensor) -> None:
         self.self_attention_cache.reorder_cache(beam_idx)
 
     EncoderDecoderCache.reorder_cache = reorder  # type: ignore[method-assign]

@@ -138,12 +138,14 @@ class Recipe:
         """Features of a micro batch → padded tensors of shape (rows, longest row)."""
         raise NotImplementedError
 
-    def loss(self, model: Any, batch: Batch) -> torch.Tensor:
+    def loss(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         """Mean loss of a micro batch over its items, as a scalar."""
         loss: torch.Tensor = model(**batch).loss
         return loss
 
-    def predict(self, model: Any, batch: Batch, tokenizer: PreTrainedTokenizerBase, synced: bool) -> list[Any]:
+    def predict(
+        self, model: torch.nn.Module, batch: Batch, tokenizer: PreTrainedTokenizerBase, synced: bool
+    ) -> list[Any]:
         """One prediction a row, small and JSON-able.
 
         Args:

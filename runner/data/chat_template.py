@@ -15,10 +15,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from runner.data.chat_formats import Conversation, Message, WrongRow
 from runner.regular_files import read_regular
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 IGNORED = -100  # label of a token that is not learned
 Learn = Literal["answers", "last_answer", "each_answer", "all"]
@@ -83,7 +86,7 @@ class ChatEncoder:
         max_length: tokens of a row; the end of a longer one is cut off.
     """
 
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     learn: Learn
     max_length: int
     system_into_user: bool = False
@@ -128,8 +131,9 @@ class ChatEncoder:
             opening: whether what opens an answer follows them.
         """
         try:
-            text: str = self.tokenizer.apply_chat_template(
-                messages, tools=tools, tokenize=False, add_generation_prompt=opening
+            # Its stub knows no list of messages beside one of lists, nor that `tokenize=False` gives text.
+            text = str(
+                self.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=opening)
             )
         except Exception as error:  # templates are programs; they refuse roles and orders in words of their own  # noqa: BLE001
             raise WrongRow(
@@ -195,7 +199,7 @@ PLAIN = (
 )
 
 
-def with_template(tokenizer: Any, named: str | None) -> None:
+def with_template(tokenizer: PreTrainedTokenizerBase, named: str | None) -> None:
     """Give the tokenizer the template that was asked for; it is saved with the model.
 
     Raises:

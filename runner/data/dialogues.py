@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class DialogueFitter:
         max_length: in tokens.
     """
 
-    def __init__(self, tokenizer: Any, prefix: str, max_length: int, counts: CutCounts) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prefix: str, max_length: int, counts: CutCounts) -> None:
         self._tokenizer, self._prefix, self._max_length, self._counts = tokenizer, prefix, max_length, counts
 
     def fit(self, dialogues: list[Dialogue]) -> list[tuple[str, list[int]]]:
@@ -157,7 +160,7 @@ class DialogueFitter:
                 f"task.max_source_length={self._max_length}"
             )
         shorter = ids[:kept] + ids[len(ids) - available :]
-        return self._tokenizer.decode(shorter, skip_special_tokens=True), shorter
+        return str(self._tokenizer.decode(shorter, skip_special_tokens=True)), shorter
 
     def _prefix_tokens(self, ids: list[int]) -> int:
         """How many tokens at the start belong to the prefix (and a leading special token)."""

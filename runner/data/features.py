@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,9 @@ from runner.data.reading import Row
 from runner.data.recipe_state import set_state, state_of
 from runner.recipe import Recipe
 from runner.rundir.record import write_atomically
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 ROWS_AT_A_TIME = 1000  # most rows that are tokenised together
 BYTES_AT_A_TIME = 2**18  # most text that is tokenised together, but for a single row that is longer
@@ -98,7 +101,7 @@ class FeatureWriter:
         recipe: with a state of its own: a recipe may carry a remainder from block to block.
     """
 
-    def __init__(self, partial: Path, recipe: Recipe, tokenizer: Any) -> None:
+    def __init__(self, partial: Path, recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> None:
         self._partial, self.recipe, self._tokenizer = partial, recipe, tokenizer
         self._lengths: list[int] = []
         self._items: list[int] = []

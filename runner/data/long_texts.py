@@ -6,7 +6,10 @@ A tokenizer keeps offsets, masks and more for every token: some 200 bytes for a 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 PIECE = 256 * 1024  # characters tokenised at a time
 _AROUND = 64  # characters on each side of a seam that are compared
@@ -16,7 +19,7 @@ LONG = (
 )  # characters from which a text is cut before it is truncated: tokenizers keep all pairs of what overflows
 
 
-def token_ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
     """Token ids of each text, without special tokens: the same ones as of the whole texts at once."""
     if all(len(text) <= PIECE for text in texts):
         return _ids(tokenizer, texts)
@@ -34,12 +37,12 @@ def beginning(text: str, words: int) -> str:
     return text[: len(text) - len(cut[-1])] if len(cut) > words else text
 
 
-def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+def _ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
     ids: list[list[int]] = tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
     return ids
 
 
-def _pieces(tokenizer: Any, text: str) -> Iterator[str]:
+def _pieces(tokenizer: PreTrainedTokenizerBase, text: str) -> Iterator[str]:
     start = 0
     while len(text) - start > PIECE:
         seam = _seam(tokenizer, text, start + PIECE)
@@ -50,7 +53,7 @@ def _pieces(tokenizer: Any, text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _seam(tokenizer: Any, text: str, before: int) -> tuple[int, int] | None:
+def _seam(tokenizer: PreTrainedTokenizerBase, text: str, before: int) -> tuple[int, int] | None:
     """End of one piece and start of the next, at a blank where both give the tokens of the whole; None where none is
     found.
     """

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,9 @@ from runner.data.reading import FIRST, Findings, ReadLog, Row
 from runner.data.scan import scan_split
 from runner.data.source import SplitSource, file_hash, named_files
 from runner.recipe import Recipe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 PARTIAL = ".partial"  # ending of a folder whose features are not whole yet
 STALE_SECONDS = 7 * 24 * 3600.0
@@ -88,7 +91,9 @@ class PreparedSplit:
         return self.table.column(name).to_pylist() if name in self.table.column_names else []
 
 
-def prepare_split(recipe: Recipe, tokenizer: Any, split: str, report: Report = no_report) -> PreparedSplit | None:
+def prepare_split(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, split: str, report: Report = no_report
+) -> PreparedSplit | None:
     """Features of a split, from the cache or made now; None where the configuration names no such split.
 
     Args:
@@ -122,7 +127,12 @@ def _opened(folder: Path, found: Features) -> PreparedSplit:
 
 
 def _write(
-    folder: Path, recipe: Recipe, tokenizer: Any, source: _Source, preparing: Preparing, damage: str | None
+    folder: Path,
+    recipe: Recipe,
+    tokenizer: PreTrainedTokenizerBase,
+    source: _Source,
+    preparing: Preparing,
+    damage: str | None,
 ) -> None:
     own = type(recipe)(recipe.config)
     writer = FeatureWriter(folder.with_suffix(PARTIAL), own, tokenizer)
@@ -139,7 +149,7 @@ def _remove_stale(features: Path, keep: Path) -> None:
                 shutil.rmtree(path)
 
 
-def cached_split(recipe: Recipe, tokenizer: Any, split: str) -> PreparedSplit | None:
+def cached_split(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, split: str) -> PreparedSplit | None:
     """Features of a split if they have been written whole; never waits, never writes."""
     if named_files(recipe.config.dataset, split) is None:
         return None
@@ -151,7 +161,7 @@ def cached_split(recipe: Recipe, tokenizer: Any, split: str) -> PreparedSplit | 
     return _opened(folder, found) if found is not None else None
 
 
-def _place(recipe: Recipe, tokenizer: Any, split: str) -> tuple[Path, _Source]:
+def _place(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, split: str) -> tuple[Path, _Source]:
     """The folder of a split's features, named by content, and where its rows come from."""
     recipe.adjust_tokenizer(tokenizer)
     source = (
@@ -200,7 +210,7 @@ def _hub_source(dataset: DatasetConfig, split: str) -> _Source:
     return _Source(islice(iter(loaded), limit), [loaded._fingerprint, limit])
 
 
-def _fingerprint(recipe: Recipe, tokenizer: Any, rows: object) -> str:
+def _fingerprint(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, rows: object) -> str:
     """Everything that decides the features."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:

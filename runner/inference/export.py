@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import rundir
 from runner.checkpoint.folders import CHECKPOINTS, Checkpoint, checkpoints
 from runner.config.schema import RunConfig
 from runner.errors import Problem, RequestError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # Names inside a checkpoint, as the rank engines write them.
 _REPLICATED, _DEEPSPEED = "model_and_optimizer.pt", "deepspeed"
@@ -109,7 +112,7 @@ def whole_state(checkpoint: Checkpoint) -> dict[str, Any]:
     return state
 
 
-def _completed(state: dict[str, Any], model: Any) -> dict[str, Any]:
+def _completed(state: dict[str, Any], model: PreTrainedModel) -> dict[str, Any]:
     """With what the checkpoint leaves out because it is the same tensor (tied weights) or no parameter (buffers)."""
     own = model.state_dict()
     by_storage: dict[int, str] = {}

@@ -7,16 +7,20 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from runner.config.schema import RunConfig
 from runner.data.files import read_rows
 from runner.data.reading import UnreadableFile
 from runner.errors import Problem, RequestError
-from runner.recipe import Recipe
+from runner.generation import GeneratingModel
+from runner.recipe import Batch, Recipe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 OUTPUTS = (".csv", ".jsonl")
-Answers = Callable[[Any, Recipe, Any, list[dict[str, Any]]], list[dict[str, Any]]]
+Answers = Callable[["PreTrainedModel", Recipe, "PreTrainedTokenizerBase", list[dict[str, Any]]], list[dict[str, Any]]]
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:
@@ -86,7 +90,7 @@ def predict(
     from runner.recipe import load_recipe
 
     recipe = load_recipe(config)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)  # type: ignore[no-untyped-call]
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = getattr(transformers, recipe.auto_class).from_pretrained(folder).float().to(device).eval()
@@ -104,7 +108,9 @@ def predict(
         say(f"{min(start + size, len(rows))} of {len(rows)} rows")
 
 
-def _tensors(model: Any, recipe: Recipe, tokenizer: Any, rows: Sequence[dict[str, Any]]) -> Any:
+def _tensors(
+    model: PreTrainedModel, recipe: Recipe, tokenizer: PreTrainedTokenizerBase, rows: Sequence[dict[str, Any]]
+) -> Batch:
     """The rows as the recipe's batch, labels left out, on the model's device."""
     names = list(dict.fromkeys(key for row in rows for key in row))
     labels = {recipe.column(name) for name in _labels(recipe) if recipe.label_column == name}
@@ -117,11 +123,14 @@ def _tensors(model: Any, recipe: Recipe, tokenizer: Any, rows: Sequence[dict[str
     return {key: value.to(model.device) for key, value in tensors.items()}
 
 
-def class_probabilities(model: Any, recipe: Recipe, tokenizer: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def class_probabilities(
+    model: PreTrainedModel, recipe: Recipe, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """`prediction`, and `probability_NAME` of each class (softmax of the logits)."""
     tensors = {key: value for key, value in _tensors(model, recipe, tokenizer, rows).items() if key != "labels"}
     shares = model(**tensors).logits.float().softmax(dim=-1).tolist()
-    names = [str(model.config.id2label[index]) for index in range(model.config.num_labels)]
+    by_id = {int(index): str(name) for index, name in (model.config.id2label or {}).items()}
+    names = [by_id[index] for index in range(len(by_id))]
     return [
         {
             "prediction": names[max(range(len(names)), key=line.__getitem__)],
@@ -131,7 +140,9 @@ def class_probabilities(model: Any, recipe: Recipe, tokenizer: Any, rows: list[d
     ]
 
 
-def continuations(model: Any, recipe: Recipe, tokenizer: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def continuations(
+    model: PreTrainedModel, recipe: Recipe, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """`prediction`: how the model goes on after each text, greedily, at most 64 tokens."""
     column = recipe.column("text") or "text"
     texts = [str(row[column]) for row in rows]
@@ -139,12 +150,16 @@ def continuations(model: Any, recipe: Recipe, tokenizer: Any, rows: list[dict[st
     room = max(8, int(getattr(model.config, "max_position_embeddings", 1024) or 1024) - _NEW_TOKENS)
     encoded = tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=room).to(model.device)
     encoded.pop("token_type_ids", None)
-    new = model.generate(**encoded, max_new_tokens=_NEW_TOKENS, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+    new = cast(GeneratingModel, model).generate(
+        **encoded, max_new_tokens=_NEW_TOKENS, do_sample=False, pad_token_id=tokenizer.pad_token_id
+    )
     tails = tokenizer.batch_decode(new[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
     return [{"prediction": tail} for tail in tails]
 
 
-def recipe_answers(model: Any, recipe: Recipe, tokenizer: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def recipe_answers(
+    model: PreTrainedModel, recipe: Recipe, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """`prediction` as the recipe writes it to predictions/*.jsonl."""
     found = recipe.predict(model, _tensors(model, recipe, tokenizer, rows), tokenizer, False)
     return [{"prediction": sample} for sample in recipe.samples(found)]

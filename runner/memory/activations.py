@@ -11,14 +11,18 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.memory.architecture import meta_model, quiet_transformers
 from runner.memory.facts import Architecture, ModelFacts
 from runner.memory.items import Item
 from runner.memory.workload import Precision, StateLayout, Workload
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 PROBE_ROWS = (2, 3)
 
@@ -60,7 +64,7 @@ class SavedTensors:
     widest: int = 0
 
     def __post_init__(self) -> None:
-        self._alive: dict[int, Any] = {}
+        self._alive: dict[int, torch.UntypedStorage] = {}
         self._copies: set[int] = set()
 
     @property
@@ -68,16 +72,16 @@ class SavedTensors:
         """All that is kept."""
         return self.bytes_kept + self.bytes_logits + self.bytes_copies
 
-    def note_copy(self, tensor: Any) -> None:
+    def note_copy(self, tensor: torch.Tensor) -> None:
         """Remember a half-precision copy of a weight, to be counted apart if autograd keeps it."""
         self._copies.add(tensor.untyped_storage()._cdata)
 
-    def pack(self, tensor: Any) -> Any:
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
         """Hook for saved_tensors_hooks: counts the tensor's storage unless it is known or ignored."""
         self.count(tensor)
         return tensor
 
-    def count(self, tensor: Any) -> None:
+    def count(self, tensor: torch.Tensor) -> None:
         """Count a tensor that stays alive during the backward pass."""
         storage = tensor.untyped_storage()
         key = storage._cdata
@@ -165,22 +169,22 @@ def _probe(key: Workload, rows: int) -> Activations:
 
 
 @contextmanager
-def checkpointing(model: Any) -> Iterator[None]:
+def checkpointing(model: PreTrainedModel) -> Iterator[None]:
     """Per-layer gradient checkpointing, non-reentrant as in a run, while the block lasts."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[no-untyped-call]
         try:
             yield
         finally:
-            model.gradient_checkpointing_disable()
+            model.gradient_checkpointing_disable()  # type: ignore[no-untyped-call]
 
 
 def _weight_dtype(key: Workload) -> str:
     return "float32" if key.weight_bytes == 4 else {"bf16": "bfloat16", "fp16": "float16"}[key.precision]
 
 
-def _count(model: Any, key: Workload, rows: int) -> Activations:
+def _count(model: PreTrainedModel, key: Workload, rows: int) -> Activations:
     """Run one meta forward pass and add up what is kept."""
     from runner.memory.emulation import device_emulation
 
@@ -189,8 +193,8 @@ def _count(model: Any, key: Workload, rows: int) -> Activations:
     batch = batch_tensors(key.architecture, rows, key.source_length, key.target_length, device="meta")
     emulation = device_emulation(key, key.architecture.family != "causal_lm", saved.note_copy)
     with quiet_transformers(), _layer_deltas(model, saved) as deltas:
-        outputs = saved_in_forward(model, batch, saved, emulation, key.autocast)
-    gradient = outputs.logits.numel() * 4 if key.architecture.family != "encoder" else 0
+        logits = saved_in_forward(model, batch, saved, emulation, key.autocast)
+    gradient = logits.numel() * 4 if key.architecture.family != "encoder" else 0
     return Activations(
         saved.bytes_kept,
         saved.bytes_logits,
@@ -204,9 +208,13 @@ def _count(model: Any, key: Workload, rows: int) -> Activations:
 
 
 def saved_in_forward(
-    model: Any, batch: dict[str, Any], saved: SavedTensors, emulation: Any, upcast_outputs: bool
-) -> Any:
-    """Forward pass and loss with `saved` counting; returns the outputs. Works on any device.
+    model: PreTrainedModel,
+    batch: dict[str, torch.Tensor],
+    saved: SavedTensors,
+    emulation: AbstractContextManager[object],
+    upcast_outputs: bool,
+) -> torch.Tensor:
+    """Forward pass and loss with `saved` counting; returns the logits. Works on any device.
 
     The class loss of encoders is computed outside the model: DeBERTa's own uses `nonzero`, which has no meta kernel.
     accelerate hands out fp32 copies of half-precision outputs under autocast (`convert_outputs_to_fp32`).
@@ -219,13 +227,16 @@ def saved_in_forward(
     with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda tensor: tensor), emulation:
         outputs = model(**inputs)
         if not generative:
-            logits = outputs.logits.float() if upcast_outputs else outputs.logits
-            torch.nn.functional.cross_entropy(logits, labels)
+            upcast = outputs.logits.float() if upcast_outputs else outputs.logits
+            torch.nn.functional.cross_entropy(upcast, labels)
         saved.count(outputs.logits.float() if upcast_outputs else outputs.logits)
-    return outputs
+    logits: torch.Tensor = outputs.logits
+    return logits
 
 
-def batch_tensors(architecture: Architecture, rows: int, source: int, target: int, device: str) -> dict[str, Any]:
+def batch_tensors(
+    architecture: Architecture, rows: int, source: int, target: int, device: str
+) -> dict[str, torch.Tensor]:
     """A batch of the family's shape: ids and mask (rows, source), labels (rows,), (rows, source) or (rows, target)."""
     import torch
 
@@ -242,14 +253,14 @@ def batch_tensors(architecture: Architecture, rows: int, source: int, target: in
     return batch
 
 
-def _resident(model: Any) -> set[int]:
+def _resident(model: PreTrainedModel) -> set[int]:
     """Identities of the storages of parameters and buffers."""
     tensors = [*model.parameters(), *model.buffers()]
     return {tensor.untyped_storage()._cdata for tensor in tensors}
 
 
 @contextmanager
-def _layer_deltas(model: Any, saved: SavedTensors) -> Iterator[list[int]]:
+def _layer_deltas(model: PreTrainedModel, saved: SavedTensors) -> Iterator[list[int]]:
     """Bytes each checkpointable layer keeps, collected while the forward pass runs."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -257,10 +268,10 @@ def _layer_deltas(model: Any, saved: SavedTensors) -> Iterator[list[int]]:
     started: list[int] = []
     handles = []
 
-    def before(*_: Any) -> None:
+    def before(*_: object) -> None:
         started.append(saved.bytes_total)
 
-    def after(*_: Any) -> None:
+    def after(*_: object) -> None:
         deltas.append(saved.bytes_total - started.pop())
 
     for module in model.modules():

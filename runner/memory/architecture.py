@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING
 
 from runner.memory.facts import Architecture, ModelFacts, ParameterFact
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 @functools.lru_cache(maxsize=3)
-def meta_model(architecture: Architecture, dtype: str = "float32") -> Any:
+def meta_model(architecture: Architecture, dtype: str = "float32") -> PreTrainedModel:
     """The model of `architecture`, in training mode, on the meta device (0.1–1 s; no weights are read).
 
     `dtype` is the torch name of the weights' format.
@@ -42,7 +45,8 @@ def meta_model(architecture: Architecture, dtype: str = "float32") -> Any:
                 f"transformers cannot build a {model_type} from these facts ({type(error).__name__}: "
                 f"{next(iter(str(error).splitlines()), '')})"
             ) from error
-    return model.train()
+    training: PreTrainedModel = model.train()
+    return training
 
 
 @functools.lru_cache(maxsize=8)

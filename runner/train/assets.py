@@ -16,7 +16,7 @@ from runner.recipe import Recipe
 from runner.train.honesty import FEW_KNOWN, unknown_share
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 class AssetError(RuntimeError):
@@ -49,7 +49,7 @@ def build_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def tokenizer_notes(tokenizer: Any) -> list[str]:
+def tokenizer_notes(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """What had to be chosen for it: a padding token, where it has none of its own."""
     if tokenizer.pad_token is None or tokenizer.pad_token != tokenizer.eos_token:
         return []
@@ -58,7 +58,7 @@ def tokenizer_notes(tokenizer: Any) -> list[str]:
     return [f"the tokenizer has no padding token: {tokenizer.eos_token} pads, masked out of attention and loss"]
 
 
-def check_text_is_known(tokenizer: Any, *splits: PreparedSplit | None) -> None:
+def check_text_is_known(tokenizer: PreTrainedTokenizerBase, *splits: PreparedSplit | None) -> None:
     """Refuse a tokenizer to which most of the text is unknown: one without its vocabulary is built of special tokens only.
 
     Raises:
@@ -77,7 +77,7 @@ def _revision(model: ModelConfig, source: str) -> str:
     return model.revision if model.revision and source == model.hub_id else "main"
 
 
-def architecture(config: RunConfig, overrides: dict[str, Any]) -> Any:
+def architecture(config: RunConfig, overrides: dict[str, Any]) -> PretrainedConfig:
     """The transformers configuration of the run's model, with the recipe's keys set."""
     from transformers import AutoConfig
 
@@ -85,11 +85,13 @@ def architecture(config: RunConfig, overrides: dict[str, Any]) -> Any:
     source = model_source(model)
     if model.init == "random" and model.config and not model.path:
         facts = dict(model.config)
-        return AutoConfig.for_model(facts.pop("model_type"), **{**facts, **overrides})
+        made: PretrainedConfig = AutoConfig.for_model(facts.pop("model_type"), **{**facts, **overrides})
+        return made
     assert source is not None, "checked before the run"
-    return AutoConfig.from_pretrained(
+    found: PretrainedConfig = AutoConfig.from_pretrained(
         source, revision=_revision(model, source), trust_remote_code=model.trust_remote_code, **overrides
     )
+    return found
 
 
 def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None = None) -> tuple[PreTrainedModel, list[str]]:
@@ -126,7 +128,7 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None = None
     return (model if engine_of(config).partitions_at_load(config) else model.float()), notes
 
 
-def _check_positions(recipe: Recipe, settings: Any) -> None:
+def _check_positions(recipe: Recipe, settings: PretrainedConfig) -> None:
     """The check made before launch, again on the model's real configuration: a hub model's is known only now."""
     limit = position_limit(settings.to_dict())
     problems = recipe.length_problems(limit) if limit else []
@@ -134,7 +136,9 @@ def _check_positions(recipe: Recipe, settings: Any) -> None:
         raise AssetError("; ".join(problem.line() for problem in problems))
 
 
-def _check_vocabulary(model: ModelConfig, settings: Any, tokenizer: Any) -> None:
+def _check_vocabulary(
+    model: ModelConfig, settings: PretrainedConfig, tokenizer: PreTrainedTokenizerBase | None
+) -> None:
     """A tokenizer much smaller than a pretrained model's vocabulary is not the one it was trained with."""
     known = getattr(settings.get_text_config(), "vocab_size", None)
     if tokenizer is None or not known or 2 * len(tokenizer) >= known:
@@ -145,7 +149,7 @@ def _check_vocabulary(model: ModelConfig, settings: Any, tokenizer: Any) -> None
     )
 
 
-def _fit_vocabulary(model: Any, tokenizer: Any) -> list[str]:
+def _fit_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
     """Grow the embeddings where the tokenizer has more tokens than the model's configuration says."""
     known = getattr(model.config.get_text_config(), "vocab_size", None)
     if tokenizer is None or known is None or len(tokenizer) <= known:
@@ -157,12 +161,14 @@ def _fit_vocabulary(model: Any, tokenizer: Any) -> list[str]:
     ]
 
 
-def _pretrained(model: ModelConfig, model_class: Any, settings: Any) -> tuple[Any, list[str]]:
+def _pretrained(
+    model: ModelConfig, model_class: type[PreTrainedModel], settings: PretrainedConfig
+) -> tuple[PreTrainedModel, list[str]]:
     import torch
 
     source = model_source(model)
     assert source is not None, "checked before the run"
-    loaded, info = model_class.from_pretrained(
+    returned: Any = model_class.from_pretrained(
         source,
         config=settings,
         revision=_revision(model, source),
@@ -172,10 +178,11 @@ def _pretrained(model: ModelConfig, model_class: Any, settings: Any) -> tuple[An
         ignore_mismatched_sizes=True,
         output_loading_info=True,
     )
+    loaded, info = returned  # a pair with `output_loading_info`, which its annotation leaves out
     return loaded, _loading_notes(loaded, info, source)
 
 
-def _loading_notes(model: Any, info: dict[str, Any], source: str) -> list[str]:
+def _loading_notes(model: PreTrainedModel, info: dict[str, Any], source: str) -> list[str]:
     """One line on tensors with new random values; a mismatch inside the base model is refused."""
     mismatched = {
         str(item[0]) if isinstance(item, (tuple, list)) else str(item) for item in info.get("mismatched_keys", ())

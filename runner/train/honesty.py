@@ -6,10 +6,13 @@ Each finding is one sentence with counts; they stand in the record's `warnings` 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.data.prepared import PreparedSplit
 from runner.recipe import Recipe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 LARGEST_OVERLAP_SEARCH = 200_000  # rows of train; a search in more would hold up the ranks
 FEW_KNOWN = 0.5  # share of unknown tokens above which nothing can be learned from the text
@@ -100,7 +103,7 @@ def unknown_share(split: PreparedSplit, unknown_id: int | None, rows: int = 200)
     return ids.count(unknown_id) / len(ids) if ids else 0.0
 
 
-def tokenizer_facts(tokenizer: Any) -> dict[str, Any]:
+def tokenizer_facts(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """What the tokenizer is, for the record."""
     return {
         "class": type(tokenizer).__name__,
