@@ -78,16 +78,3 @@ def test_make_targets_exist(target):
     )
     assert done.returncode == 0
     assert {"run": "-m runner", "test": "-m pytest"}[target] in done.stdout
-
-
-def test_the_pages_are_true_to_the_schema():
-    from runner.documentation import page
-
-    assert (ROOT / "docs" / "configuration.md").read_text() == page(), "run `make docs`"
-
-
-def test_links_lead_somewhere():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            if not target.startswith("http"):
-                assert (page.parent / target).exists(), f"{page.name}: {target}"
