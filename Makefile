@@ -22,12 +22,18 @@ run: $(STAMP) ## the main job on the embedded default: DeepSpeed ZeRO-2 on two C
 	$(BIN)/python -m runner
 
 PYTEST := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --durations=20
+WORKERS ?= 2
+# Files side by side, in their order (the short unit tests last); then, by themselves, the tests that measure time.
+define pytest # $(call pytest,MARKERS,PATHS)
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "$(1) and not alone" $(2)
+	$(PYTEST) -m "$(1) and alone" $(2)
+endef
 
 check: lint ## style, types and the unit tests: before every commit
-	$(PYTEST) tests/unit
+	$(call pytest,not soak,tests/unit)
 
-test: $(STAMP) ## all tests but the long ones, and the slowest 20 of them
-	$(PYTEST)
+test: $(STAMP) ## all tests but the long ones, and the slowest 20 of them; WORKERS=2 at a time
+	$(call pytest,not soak and not cluster)
 
 lint: $(STAMP) ## style, types
 	$(BIN)/ruff check .
@@ -35,7 +41,7 @@ lint: $(STAMP) ## style, types
 	$(BIN)/mypy
 
 soak: $(STAMP) ## the long tests: random kills and signals, trials of fit, 100 M parameters
-	$(PYTEST) -m soak
+	$(call pytest,soak)
 
 test-cluster: $(STAMP) ## two nodes as network namespaces, and a Slurm of them (root, Debian packages)
 	tests/rigs/install

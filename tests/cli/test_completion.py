@@ -76,6 +76,7 @@ def test_what_bash_offers(scripts, line, expected):
     assert offered(scripts["bash"], line) == expected
 
 
+@pytest.mark.alone
 def test_a_press_in_an_interactive_bash(scripts):
     """Typed into a terminal: Tab writes the rest of the word, in less than 0.2 s."""
     child, terminal = pty.fork()

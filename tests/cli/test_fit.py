@@ -156,7 +156,7 @@ def test_every_end_of_a_trial_is_distinguished(
         [
             "launcher=ddp",
             "fit.max_micro_batch_size=1",
-            "fit.trial_timeout_seconds=10",
+            f"fit.trial_timeout_seconds={10 if status == 'timed out' else 60}",
             f'hydra.run.dir="{tmp_path / "run"}"',
             *QUICK,
         ]

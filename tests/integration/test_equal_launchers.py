@@ -18,13 +18,15 @@ PLAIN = (
     "train.save_model=false",
 )
 ACCUMULATED = (
+    "train.max_steps=25",
     "train.gradient_accumulation_steps=3",
     "train.micro_batch_size=4",
     "scheduler.warmup_steps=10",
     "train.epochs=2",
-    "dataset.max_train_rows=604",
+    "dataset.max_train_rows=292",
 )
-SETTINGS = {"plain": PLAIN, "accumulated": (*PLAIN[:1], *PLAIN[4:], *ACCUMULATED)}
+SETTINGS = {"plain": PLAIN, "accumulated": (*PLAIN[4:], *ACCUMULATED)}
+STEPS = {"plain": 50, "accumulated": 25}
 
 
 def hand_learning_rate(step: int, warmup: int, total: int, peak: float = 1.0e-3) -> float:
@@ -43,12 +45,14 @@ def baseline(request, real_run, tmp_path_factory):
 
 def test_schedule_is_the_definition(baseline):
     name, ddp = baseline
-    # plain: 1000 rows / (8 rows × 2 ranks) = 63 steps an epoch, cut at 50. accumulated: ceil(604 / 8) = 76 batches,
-    # ceil(76 / 3) = 26 steps an epoch (the last accumulates one batch of 4 rows), 2 epochs = 52, cut at 50.
+    # plain: 1000 rows / (8 rows × 2 ranks) = 63 steps an epoch, cut at 50. accumulated: ceil(292 / 8) = 37 batches,
+    # ceil(37 / 3) = 13 steps an epoch (the last accumulates one batch of 4 rows), 2 epochs = 26, cut at 25.
     warmup = {"plain": 0, "accumulated": 10}[name]
-    assert len(ddp.steps) == 50
+    assert len(ddp.steps) == STEPS[name]
     for line in ddp.steps:
-        assert line["learning_rate"] == pytest.approx(hand_learning_rate(line["step"] - 1, warmup, 50), rel=1e-12)
+        assert line["learning_rate"] == pytest.approx(
+            hand_learning_rate(line["step"] - 1, warmup, STEPS[name]), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +84,7 @@ def compare_with_ddp(baseline, stage, owners, real_run, tmp_path: Path) -> None:
             run_dir=tmp_path / f"{optimizer}_{scheduler}",
         )
         assert result.returncode == 0, result.text
-        assert [line["step"] for line in result.steps] == list(range(1, 51))
+        assert [line["step"] for line in result.steps] == list(range(1, STEPS[name] + 1))
         for mine, theirs in zip(result.steps, ddp.steps, strict=True):
             assert mine["learning_rate"] == theirs["learning_rate"], (optimizer, scheduler, mine["step"])
             assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4), (optimizer, scheduler, mine["step"])
@@ -97,9 +101,9 @@ def test_ddp_ranks_hold_equal_parameters_and_all_the_rows(baseline):
     record = ddp.record
     assert record["parameter_checksums"][0] == record["parameter_checksums"][1]
     assert record["observed"]["distributed_type"] in ("MULTI_CPU", "MULTI_GPU")
-    # 50 steps of 16 rows; accumulated: 25 full steps of 24 rows and the last of the epoch with 4 rows = 604, then 24
+    # 50 steps of 16 rows; accumulated: 12 full steps of 24 rows and the last of the epoch with 4 rows = 292, then 12
     # more steps.
-    assert record["samples_seen"] == {"plain": 800, "accumulated": 604 + 24 * 24}[name]
+    assert record["samples_seen"] == {"plain": 800, "accumulated": 292 + 12 * 24}[name]
 
 
 def test_one_process_sees_the_same_schedule(real_run, tmp_path: Path):

@@ -52,6 +52,7 @@ def test_out_of_memory_is_reported_once_with_its_phase(real_run: Any, tmp_path: 
     assert ended.record["reason"].count("out of memory") == 1
 
 
+@pytest.mark.alone
 def test_a_sleep_is_charged_to_its_phase(real_run: Any, plain: Any, tmp_path: Path) -> None:
     """4 steps × 0.2 s of waiting for data, 4 × 0.1 s in the forward pass; samples are counted once over two ranks."""
     slow = real_run(
@@ -77,7 +78,7 @@ def test_accumulation_changes_no_step(real_run: Any, plain: Any, tmp_path: Path)
 
 
 def test_memory_of_evaluation_does_not_grow_with_rows(real_run: Any, tmp_path: Path) -> None:
-    """100 rows and 800 (kept logits of 50,000 words would need gigabytes) peak within 50 MB of each other."""
+    """100 rows and 800 (kept logits of 20,000 words would need gigabytes) peak within 50 MB of each other."""
     lines = [
         f"the {colour} cat saw {number} dogs near the river"
         for colour in ("red", "small", "old", "blue", "quick")
@@ -86,7 +87,7 @@ def test_memory_of_evaluation_does_not_grow_with_rows(real_run: Any, tmp_path: P
     model = (
         "recipe=gpt2_wikitext",
         "model=gpt2_tiny",
-        "model.config.vocab_size=50000",
+        "model.config.vocab_size=20000",
         "task.block_size=32",
         "train.eval_micro_batch_size=8",
     )

@@ -95,7 +95,7 @@ print(json.dumps([labels, model.config.label2id]))
     assert labels == {"not_equivalent": 0, "equivalent": 1}
 
 
-def test_the_by_hand_command_really_runs(run_cli, tmp_path: Path):
+def test_the_by_hand_command_really_runs(real_run, tmp_path: Path):
     """The one line in command.sh, pasted into a shell: the same losses as the runner's own ranks."""
     for launcher in ("deepspeed", "ddp"):
         run_dir = tmp_path / launcher
@@ -106,7 +106,7 @@ def test_the_by_hand_command_really_runs(run_cli, tmp_path: Path):
             "dataset.max_validation_rows=8",
             "train.save_model=false",
         )
-        result = run_cli(*small, run_dir=run_dir)
+        result = real_run(*small, run_dir=run_dir)
         assert result.returncode == 0, result.text
         line = (run_dir / "command.sh").read_text().strip()
         done = subprocess.run(

@@ -73,6 +73,7 @@ def run(path: Path, *arguments: str, **variables: str) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.alone
 def test_without_compilers_gpu_and_network(tmp_path: Path) -> None:
     """PATH is empty, so g++, ninja, nvcc and nvidia-smi are absent; the endpoint is a port nobody listens on."""
     started = time.perf_counter()

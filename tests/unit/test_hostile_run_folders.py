@@ -152,7 +152,7 @@ def test_a_recipe_that_has_changed_and_a_models_own_code_need_the_flag(
         check_code(tmp_path, {}, configured("mine.py", trust_remote_code=True), False)
 
 
-@pytest.mark.parametrize("pid", [1, 0, -1, "1", None, True, 2**40, os.getpid()])
+@pytest.mark.parametrize("pid", [1, 0, -1, "1", None, True, 2**40, pytest.param(os.getpid(), id="this process")])
 def test_advice_to_end_a_process_names_ranks_only(pid: object) -> None:
     """A heartbeat is a file: 1 is init; this test's own process is no rank either."""
     assert not is_rank(pid)

@@ -110,6 +110,7 @@ def test_a_revision_that_is_not_there() -> None:
     assert seen[0][1] == "/no/revision/resolve/v9/config.json"
 
 
+@pytest.mark.alone
 def test_a_hub_that_is_busy_or_slow_is_a_warning_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [problem.severity for problem in asked("busy/hub")] == ["warning"]
     monkeypatch.setattr(hub_access, "SECONDS", 0.5)
