@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from runner import render, rundir
-from runner.checkpoint import compatibility, folders
+from runner.checkpoint import compatibility, folders, retention
 from runner.checkpoint.folders import Checkpoint
 from runner.compose.changes import with_changes
 from runner.config import plan
@@ -172,13 +172,21 @@ def prepare(
     _tidy(found, say)
     if found.chosen is not None:
         log = run_dir / rundir.LOGS / "conversion.log"
-        engine_of(config).convert_checkpoint(found.chosen, plan.world_size(config), log, say, stop_asked)
+        for item in _to_load(found, found.chosen):
+            engine_of(config).convert_checkpoint(item, plan.world_size(config), log, say, stop_asked)
     recipe = load_recipe(config)
     total = _total_steps(found)
     _render_anew(run_dir, config)
     _open_attempt(found, started_monotonic)
     own_file = engine_of(config).file_of_run(run_dir) if config.launcher.config_file else None
     return Request(Checked(config, run_dir, recipe, found.notices, own_file, total), arguments, started_monotonic)
+
+
+def _to_load(found: Found, chosen: Checkpoint) -> list[Checkpoint]:
+    """Checkpoints that the ranks will load: the one that is taken up, and at the end the best so far."""
+    config = found.config
+    best = retention.best(found.run_dir, config.recipe.greater_is_better) if config.train.load_best_at_end else None
+    return [chosen] if best is None or best == chosen else [chosen, best]
 
 
 def _total_steps(found: Found) -> int | None:
@@ -273,7 +281,7 @@ def _open_attempt(found: Found, started_monotonic: float) -> None:
         gradient_accumulation_steps=found.config.train.gradient_accumulation_steps,
     )
     if found.chosen is None:
-        data.update(epochs=[], metrics={}, optimizer_steps=0, phases={})
+        data.update(epochs=[], validations=[], metrics={}, best=None, optimizer_steps=0, phases={})
     record.write()
 
 

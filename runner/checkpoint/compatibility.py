@@ -19,6 +19,8 @@ HARMLESS = frozenset(
         "train.log_every",
         "train.save_model",
         "train.evaluate_every_epoch",
+        "train.evaluate_every_steps",
+        "train.early_stopping_patience",
         "train.max_nonfinite_steps",
         "train.warmup_steps_not_timed",
         "train.dataloader_workers",

@@ -28,19 +28,17 @@ def to_remove(run_dir: Path, policy: Policy) -> list[Checkpoint]:
     whole = [item for item in checkpoints(run_dir) if item.damage(checksums=False) is None]
     steps = sorted({item.step for item in whole}, reverse=True)[: policy.keep_last]
     kept = {next(item for item in whole if item.step == step) for step in steps}
-    if policy.keep_best:
-        kept |= _best(whole, policy.greater_is_better)
-    return [item for item in whole if item not in kept]
+    best_one = best(run_dir, policy.greater_is_better) if policy.keep_best else None
+    return [item for item in whole if item not in kept and item != best_one]
 
 
-def _best(whole: list[Checkpoint], greater_is_better: bool) -> set[Checkpoint]:
-    """The one with the best metric; of equals the earliest."""
-    known = [(item.manifest.metric, item) for item in reversed(whole)]
-    scored = [(metric, item) for metric, item in known if metric is not None]
-    if not scored:
-        return set()
+def best(run_dir: Path, greater_is_better: bool) -> Checkpoint | None:
+    """The whole one with the best metric, of equals the earliest; None where none knows its metric."""
+    whole = [item for item in reversed(checkpoints(run_dir)) if item.damage(checksums=False) is None]
+    scored = [(item.manifest.metric, item) for item in whole]
+    known = [(metric, item) for metric, item in scored if metric is not None]
     sign = 1 if greater_is_better else -1
-    return {max(scored, key=lambda pair: sign * pair[0])[1]}
+    return max(known, key=lambda pair: sign * pair[0])[1] if known else None
 
 
 def apply(run_dir: Path, policy: Policy) -> list[str]:

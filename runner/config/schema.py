@@ -53,6 +53,23 @@ class TrainConfig(Section):
         description="random: shuffled rows; similar_length: shuffled batches of rows of similar length.",
     )
     evaluate_every_epoch: bool = Field(True, description="Evaluate after every epoch; false: only after the last.")
+    evaluate_every_steps: Int | None = Field(
+        None, ge=1, description="Also evaluate the validation split after every so many optimizer steps."
+    )
+    early_stopping_patience: Int | None = Field(
+        None,
+        ge=1,
+        description="End training when `recipe.metric_for_best` has not become better in this many evaluations in a "
+        "row; null: never.",
+    )
+    early_stopping_min_delta: Float = Field(
+        0.0, ge=0.0, description="What the metric must gain, in its own units, to count as better for early stopping."
+    )
+    load_best_at_end: bool = Field(
+        False,
+        description="After training, take up the weights of the best evaluation, in a checkpoint of their own: they "
+        "are tested and saved.",
+    )
     warmup_steps_not_timed: Int = Field(
         3, ge=0, description="First optimizer steps left out of step_seconds_p50 and p95."
     )

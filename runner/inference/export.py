@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import rundir
 from runner.checkpoint.folders import CHECKPOINTS, Checkpoint, checkpoints
+from runner.checkpoint.retention import best
 from runner.config.schema import RunConfig
 from runner.errors import Problem, RequestError
 
@@ -30,7 +31,7 @@ def chosen_checkpoint(run_dir: Path, name: str | None, greater_is_better: bool) 
     if name is None and (run_dir / "model").is_dir():
         return None
     if name is None or name == "best":
-        chosen = _best(found, greater_is_better) if name else next(iter(found), None)
+        chosen = best(run_dir, greater_is_better) if name else next(iter(found), None)
     else:
         wanted = Path(name).name
         chosen = next((item for item in found if wanted in (item.path.name, str(item.step))), None)
@@ -48,13 +49,6 @@ def chosen_checkpoint(run_dir: Path, name: str | None, greater_is_better: bool) 
     if damage is not None:
         raise RequestError(Problem("--checkpoint", chosen.path.name, f"it is damaged ({damage})", "name another one"))
     return chosen
-
-
-def _best(found: list[Checkpoint], greater_is_better: bool) -> Checkpoint | None:
-    scored = [(item.manifest.metric, item) for item in found if item.damage(checksums=False) is None]
-    known = [(metric, item) for metric, item in scored if metric is not None]
-    pick = max if greater_is_better else min
-    return pick(known, key=lambda pair: pair[0])[1] if known else None
 
 
 def export(run_dir: Path, checkpoint: Checkpoint | None, to: Path) -> None:

@@ -90,13 +90,11 @@ def state_bytes(config: RunConfig, parameters: int) -> int:
 
 def kept_checkpoints(config: RunConfig) -> int:
     """Checkpoints on disk at once, the one being written among them; 0 where none is asked for."""
-    wanted = config.checkpoint
-    if config.mode != "train" or not (
-        wanted.every_steps or wanted.every_epoch or wanted.every_minutes or wanted.keep_best
-    ):
+    wanted, keeps_best = config.checkpoint, config.checkpoint.keep_best or config.train.load_best_at_end
+    if config.mode != "train" or not (wanted.every_steps or wanted.every_epoch or wanted.every_minutes or keeps_best):
         return 0
     total = config.train.max_steps
-    several = wanted.keep_last + int(wanted.keep_best) + 1
+    several = wanted.keep_last + int(keeps_best) + 1
     return (
         min(several, max(1, total // wanted.every_steps))
         if total and wanted.every_steps and not wanted.every_epoch and not wanted.every_minutes

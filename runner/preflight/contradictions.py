@@ -9,9 +9,11 @@ from runner import clusters, engines
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.config.sequence_limits import architecture_facts, position_limit
+from runner.data.source import named_files
 from runner.errors import Problem
 from runner.recipe import Recipe
 
+_BY_EVALUATION = ("evaluate_every_steps", "early_stopping_patience", "load_best_at_end")
 Check = Callable[[RunConfig, Recipe | None], list[Problem]]
 # What each check reads of the configuration, and the check.
 CHECKS: tuple[tuple[set[str], Check], ...] = (
@@ -27,6 +29,8 @@ CHECKS: tuple[tuple[set[str], Check], ...] = (
     ),
     ({"model", "dataset", "recipe", "task"}, lambda config, recipe: _head(config, recipe) if recipe else []),
     ({"mode", "model"}, lambda config, _: _untrained(config)),
+    ({"recipe", "task"}, lambda _, recipe: _judging_metric(recipe) if recipe else []),
+    ({"mode", "dataset", "train"}, lambda config, _: _nothing_evaluated(config)),
 )
 
 
@@ -101,17 +105,45 @@ def _schedule(config: RunConfig, recipe: Recipe) -> list[Problem]:
     rows = config.dataset.rows.get("train")
     if config.mode != "train" or not rows or not recipe.keeps_rows:
         return []
-    total = plan.total_steps(rows, config)
+    total, every = plan.total_steps(rows, config), config.train.evaluate_every_steps
+    problems = []
+    if every is not None and every >= total:
+        why = f"the run has only {total} optimizer steps and is evaluated after the last anyway"
+        fix = f"use train.evaluate_every_steps={max(1, total // 4)}"
+        problems.append(Problem("train.evaluate_every_steps", every, why, fix, "warning"))
     if config.scheduler.warmup_steps <= total or not config.scheduler.warmup_steps:
-        return []
+        return problems
     return [
+        *problems,
         Problem(
             "scheduler.warmup_steps",
             config.scheduler.warmup_steps,
             f"the run has only {total} optimizer steps, so the learning rate would never reach its peak",
             f"use scheduler.warmup_steps={total // 10}",
             "warning",
-        )
+        ),
+    ]
+
+
+def _judging_metric(recipe: Recipe) -> list[Problem]:
+    """A metric that the recipe does not score would name no best epoch and never end training."""
+    best = recipe.config.recipe.metric_for_best
+    if not recipe.metrics or best in recipe.metrics:
+        return []
+    why, fix = f"this recipe scores {', '.join(recipe.metrics)}", f"use recipe.metric_for_best={recipe.metrics[0]}"
+    return [Problem("recipe.metric_for_best", best, why, fix)]
+
+
+def _nothing_evaluated(config: RunConfig) -> list[Problem]:
+    """What goes by evaluations, without a split to evaluate (a local data set's must be there anyway)."""
+    if config.mode != "train" or config.dataset.source != "hub" or named_files(config.dataset, "validation"):
+        return []
+    fix = "add dataset.validation=SPLIT or leave it out"
+    asked = {name: getattr(config.train, name) for name in _BY_EVALUATION}
+    return [
+        Problem(f"train.{name}", value, "there is no validation split to evaluate", fix)
+        for name, value in asked.items()
+        if value
     ]
 
 

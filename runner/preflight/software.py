@@ -19,16 +19,6 @@ def check_software(config: RunConfig, recipe: Recipe, own_file: EngineFile | Non
 def _metric_libraries(recipe: Recipe) -> list[Problem]:
     """Metrics come from installed libraries only, never from the hub."""
     problems = []
-    best = recipe.config.recipe.metric_for_best
-    if recipe.metrics and best not in recipe.metrics:
-        problems.append(
-            Problem(
-                "recipe.metric_for_best",
-                best,
-                f"this recipe scores {', '.join(recipe.metrics)}",
-                f"use recipe.metric_for_best={recipe.metrics[0]}",
-            )
-        )
     for library in sorted({metrics.LIBRARIES[name] for name in recipe.metrics if name in metrics.LIBRARIES}):
         if not is_installed(library):
             problems.append(

@@ -15,7 +15,14 @@ from runner.errors import Problem
 def _writes_checkpoints(config: RunConfig) -> bool:
     asked = config.checkpoint
     return config.mode == "train" and any(
-        (asked.every_steps, asked.every_epoch, asked.every_minutes, asked.keep_best, asked.on_preemption)
+        (
+            asked.every_steps,
+            asked.every_epoch,
+            asked.every_minutes,
+            asked.keep_best,
+            asked.on_preemption,
+            config.train.load_best_at_end,
+        )
     )
 
 
@@ -67,6 +74,9 @@ RULES = (
         (
             "train.warmup_steps_not_timed",
             "train.evaluate_every_epoch",
+            "train.evaluate_every_steps",
+            "train.early_stopping_patience",
+            "train.load_best_at_end",
             "train.max_nonfinite_steps",
             "checkpoint.every_steps",
             "checkpoint.every_epoch",
@@ -76,6 +86,18 @@ RULES = (
         lambda c: c.mode == "train",
         _NOT_TRAINED,
         _TRAIN,
+    ),
+    Rule(
+        ("train.early_stopping_min_delta",),
+        lambda c: c.mode == "train" and c.train.early_stopping_patience is not None,
+        "training does not end early",
+        "add train.early_stopping_patience=N or leave it out",
+    ),
+    Rule(
+        ("train.early_stopping_patience", "train.load_best_at_end"),
+        lambda c: c.train.evaluate_every_epoch or c.train.evaluate_every_steps is not None,
+        "there is one evaluation, after the last step",
+        "add train.evaluate_every_steps=N, or leave train.evaluate_every_epoch=false out",
     ),
     Rule(
         ("checkpoint.keep_last", "checkpoint.required"),

@@ -10,7 +10,8 @@ from typing import Any
 from runner.report.aggregation import Row, compared_config, differing_keys, value_text
 from runner.report.columns import bytes_text, seconds_text, status_text
 from runner.report.metrics_log import Point, elapsed_seconds, read_points
-from runner.report.reading import dig, integers, mapping, number, sequence, text
+from runner.report.reading import dig, integers, mapping, number, numbers, sequence, text
+from runner.report.run_view import Run
 from runner.report.tables import largest_batch, natural_order
 
 MOST_CURVES = 16
@@ -222,14 +223,22 @@ def _validation(row: Row) -> tuple[list[float], list[float], list[float], list[f
     """Epochs, and at each the mean, smallest and largest value of the judging metric over the row's repeats."""
     name, runs = judging_metric(row), row.completed_runs or row.runs[:1]
     by_epoch: dict[float, list[float]] = {}
-    for epoch in (epoch for run in runs for epoch in run.epochs):
-        if epoch.epoch is not None and name in epoch.metrics:
-            by_epoch.setdefault(epoch.epoch, []).append(epoch.metrics[name])
+    for epoch, metrics in (point for run in runs for point in _evaluations(run)):
+        if epoch is not None and name in metrics:
+            by_epoch.setdefault(epoch, []).append(metrics[name])
     epochs = sorted(by_epoch)
     means = [statistics.fmean(by_epoch[epoch]) for epoch in epochs]
     if len(runs) < 2:
         return epochs, means, [], []
     return epochs, means, [min(by_epoch[epoch]) for epoch in epochs], [max(by_epoch[epoch]) for epoch in epochs]
+
+
+def _evaluations(run: Run) -> list[tuple[float | None, dict[str, float]]]:
+    """(passes over the training split, metrics) of every evaluation, also those inside epochs."""
+    listed = [mapping(item) for item in sequence(run.raw.get("validations"))]
+    if listed:
+        return [(number(item.get("epoch")), numbers(item.get("metrics"))) for item in listed]
+    return [(epoch.epoch, epoch.metrics) for epoch in run.epochs]
 
 
 def judging_metric(row: Row) -> str:

@@ -180,6 +180,7 @@ def _result_lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("eval s/epoch", seconds_text(row.eval_seconds)),
         *metrics,
         *_best_line(record, run.epochs),
+        *_weights_line(record),
         *((f"test {name}", metric_text(Estimate(value, None, 1))) for name, value in run.test_metrics.items()),
         ("peak memory (largest rank)", bytes_text(row.peak_memory_bytes)),
         ("status", status_text(row)),
@@ -193,6 +194,15 @@ def _best_line(record: Mapping[str, Any], epochs: Sequence[Any]) -> list[tuple[s
     if value is None or epoch is None or not epochs or epochs[-1].epoch == epoch:
         return []
     return [(f"best {text(best.get('metric'))}", f"{metric_text(Estimate(value, None, 1))} after epoch {epoch:g}")]
+
+
+def _weights_line(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Which step's weights were tested and saved, where that was asked for."""
+    weights = mapping(record.get("weights"))
+    step, best = number(weights.get("step")), mapping(weights.get("best"))
+    if step is None:
+        return []
+    return [("weights kept", f"of step {step:g}" + (f", best {text(best.get('metric'))}" if best else ""))]
 
 
 def print_result(record: Mapping[str, Any], console: Console | None = None) -> None:

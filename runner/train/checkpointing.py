@@ -28,12 +28,22 @@ from runner.engines.rank import RankError
 from runner.rundir import provenance
 from runner.rundir.record import now
 from runner.train import loop
+from runner.train.best_so_far import BestSoFar
 from runner.train.context import RankContext
 from runner.train.progress import say
 from runner.train.rng import generator_states, restore_generators
 from runner.train.saving import parameter_count
 
-IN_RECORD = ("epochs", "metrics", "best", "samples_seen", "optimizer_steps", "time_to_first_step_seconds")
+IN_RECORD = (
+    "epochs",
+    "validations",
+    "metrics",
+    "best",
+    "early_stopping",
+    "samples_seen",
+    "optimizer_steps",
+    "time_to_first_step_seconds",
+)
 
 
 class CheckpointFailed(RuntimeError):
@@ -47,7 +57,8 @@ class Checkpoints:
         self._context, self._settings = context, context.config.checkpoint
         self._folder, self._is_main = context.output.folder, context.place.is_main
         self._saved: tuple[int, bool] | None = None  # newest of this run: step, evaluated
-        self._best: float | None = None
+        self._keeps_best = self._settings.keep_best or context.config.train.load_best_at_end
+        self.best = BestSoFar()
         self._last_written = time.monotonic()
         self._known_bytes = 0
         self._data_facts: dict[str, Any] | None = None
@@ -60,27 +71,29 @@ class Checkpoints:
 
     def after_step(self, state: loop.LoopState) -> None:
         """Write when it is time, by steps or by minutes; the same decision on every rank."""
-        by_steps = self._settings.every_steps and state.step % self._settings.every_steps == 0
         by_time = self._settings.every_minutes and rundir.agreed_on_step(self._folder, rundir.CHECKPOINT_AT, state.step)
-        if by_steps or by_time:
+        if self._saved != (state.step, True) and (self._by_steps(state) or by_time):
             self.save(state)
 
-    def after_epoch(self, state: loop.LoopState, metrics: dict[str, float]) -> None:
+    def _by_steps(self, state: loop.LoopState) -> bool:
+        every = self._settings.every_steps
+        return every is not None and state.step % every == 0
+
+    def after_epoch(self, state: loop.LoopState, metrics: dict[str, float], better: bool) -> None:
         """Write after an epoch and its evaluation, when every epoch or the best one is kept.
 
         Args:
             state: moved on to the next epoch.
+            better: whether the evaluation is the best so far.
         """
-        recipe = self._context.config.recipe
-        value = metrics.get(recipe.metric_for_best)
-        better = value is not None and (
-            self._best is None or (value > self._best if recipe.greater_is_better else value < self._best)
-        )
-        if better:
-            self._best = value
         # A step's checkpoint from before the evaluation is replaced by one that knows the metric.
-        if self._settings.every_epoch or (self._settings.keep_best and better) or self._saved == (state.step, False):
-            self.save(state, evaluated=True, metric=value)
+        if self._settings.every_epoch or (self._keeps_best and better) or self._saved == (state.step, False):
+            self.save(state, evaluated=True, metric=metrics.get(self._context.config.recipe.metric_for_best))
+
+    def after_evaluation(self, state: loop.LoopState, metrics: dict[str, float], better: bool) -> None:
+        """Write after an evaluation inside an epoch, when it is the best and that is kept, or a step's is due."""
+        if (self._keeps_best and better) or self._by_steps(state):
+            self.save(state, evaluated=True, metric=metrics.get(self._context.config.recipe.metric_for_best))
 
     def before_stop(self, state: loop.LoopState) -> None:
         """Write where the run was asked to end, unless that step has its checkpoint already."""
@@ -160,7 +173,7 @@ class Checkpoints:
 
     def _write_states(self, writer: Writer, state: loop.LoopState) -> None:
         context = self._context
-        shared = {"data": self._data(), "best": self._best}
+        shared = {"data": self._data(), "best": vars(self.best)}
         writer.save({**_rank_state(context, state), **shared}, f"rank_{context.place.rank}.pt")
         context.engine.save_state(context.prepared, writer)
 
@@ -188,7 +201,7 @@ class Checkpoints:
             self._warn(warning)
             return
         policy = retention.Policy(
-            self._settings.keep_last, self._settings.keep_best, self._context.config.recipe.greater_is_better
+            self._settings.keep_last, self._keeps_best, self._context.config.recipe.greater_is_better
         )
         removed = retention.apply(self._folder, policy)
         gone = f"; removed {', '.join(removed)}" if removed else ""
@@ -221,7 +234,7 @@ class Checkpoints:
         chosen = context.place.from_main(folders.newest(self._folder, restarted) if self._is_main else None)
         if chosen is None:
             if record is not None:  # torch elastic may have started the ranks again before a checkpoint was written
-                record.data.update(epochs=[], metrics={}, best=None, samples_seen=0, optimizer_steps=0)
+                record.data.update(epochs=[], validations=[], metrics={}, best=None, samples_seen=0, optimizer_steps=0)
             return False
         with context.timing.clock.phase("checkpoint"):
             context.output.heartbeat.beat(phase="loading the checkpoint")
@@ -230,8 +243,31 @@ class Checkpoints:
             own = _read(chosen.path / f"rank_{context.place.rank % manifest.world_size}.pt")
             first = _read(chosen.path / "rank_0.pt")
         self._take_up(state, own, first)
-        self._saved, self._best, self._known_bytes = (manifest.step, manifest.evaluated), first["best"], manifest.bytes
+        self._saved, self._known_bytes = (manifest.step, manifest.evaluated), manifest.bytes
+        self.best = BestSoFar(**first["best"])
         return True
+
+    def load_best(self, step: int) -> int:
+        """Take up the weights of the best evaluation; returns the step whose weights there are now.
+
+        Args:
+            step: the newest one, whose weights stay where no checkpoint holds the best ones.
+        """
+        context, greater = self._context, self._context.config.recipe.greater_is_better
+        if self.best.value is None or self.best.step == step:
+            return step
+        chosen = context.place.from_main(retention.best(self._folder, greater) if self._is_main else None)
+        if chosen is None or chosen.step != self.best.step:
+            if self._is_main:
+                self._warn(
+                    f"no whole checkpoint holds the best weights (step {self.best.step}): the weights of the last step "
+                    "are tested and saved"
+                )
+            return step
+        with context.timing.clock.phase("checkpoint"):
+            context.output.heartbeat.beat(phase="loading the best checkpoint")
+            self._load_states(chosen, read_manifest(chosen.path))
+        return chosen.step
 
     def _data(self) -> dict[str, Any]:
         """What the position in the data refers to."""

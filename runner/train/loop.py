@@ -36,6 +36,7 @@ class LoopState:
         loss_sum, loss_steps: of the epoch so far, this rank's part, for the epoch's mean loss; on the device.
         nonfinite: losses in a row that were not finite.
         epoch_seconds: training seconds of the epoch before the checkpoint that was taken up.
+        evaluated_step: optimizer steps done at the newest evaluation.
     """
 
     epoch: int = 0
@@ -46,6 +47,7 @@ class LoopState:
     nonfinite: int = 0
     samples_seen: int = 0
     epoch_seconds: float = 0.0
+    evaluated_step: int = 0
 
     def start_next_epoch(self) -> None:
         """Move on to the first window of the next epoch."""
@@ -81,6 +83,9 @@ class StepResult:
 
 class StepObserver(Protocol):
     """What happens around optimizer steps."""
+
+    def is_over(self) -> bool:
+        """Whether training ends here, before its last step; the same answer on every rank."""
 
     def should_stop(self, step: int) -> bool:
         """Whether the run was asked to end before optimizer step `step` + 1; the same answer on every rank."""
@@ -160,7 +165,7 @@ def train_epoch(context: RankContext, state: LoopState, total_steps: int, observ
     planned = plan_epoch(context, state.epoch)[state.window :]
     batches = _batches(context, planned)
     for window in planned:
-        if state.step >= total_steps:
+        if state.step >= total_steps or observer.is_over():
             break
         if observer.should_stop(state.step):
             return False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from runner import rundir
+from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.metrics import import_libraries
 from runner.train import honesty, loop, machine_load, runtime_facts, saving
@@ -15,6 +17,16 @@ from runner.train.progress import MetricsLog, say
 from runner.train.ranks import check_equal_parameters
 from runner.train.step_log import StepLog
 from runner.train.timing import peak_memory_bytes
+
+
+@dataclass(frozen=True)
+class Validation:
+    """An evaluation of the validation split: after which step, its wall seconds, whether it is the best so far."""
+
+    step: int
+    found: Evaluation
+    seconds: float
+    better: bool
 
 
 class Training:
@@ -30,6 +42,8 @@ class Training:
         self._checkpoints = Checkpoints(context)
         self._metrics_ready = False
         self._machine: dict[str, Any] = {}
+        self._early_stopped = False
+        self._newest: Validation | None = None
 
     def run(self) -> None:
         """Train to the end, from the newest checkpoint where there is one.
@@ -39,14 +53,26 @@ class Training:
         """
         context, state = self._context, self._state
         self._checkpoints.restore(state)
+        self._early_stopped = self._checkpoints.best.ends_training(context.config)
         self.begin(MetricsLog(context.output.folder, state.step) if context.place.is_main else None)
         self._try_evaluation()
         self._arm_faults()
         context.output.heartbeat.beat(phase="training", step=state.step, total=self._total, epoch=state.epoch)
         # A checkpoint from before the evaluation of the last epoch has all its steps, but not its end.
-        while state.epoch < context.config.train.epochs and (state.step < self._total or state.window):
+        while self._epochs_left():
             self._epoch()
         self._finish()
+
+    def _epochs_left(self) -> bool:
+        state = self._state
+        if state.epoch >= self._context.config.train.epochs:
+            return False
+        # An epoch that has begun is brought to its end, whatever ended it.
+        return bool(state.window) or not (self.is_over() or state.step >= self._total)
+
+    def is_over(self) -> bool:
+        """Whether early stopping ends training; the same answer on every rank."""
+        return self._early_stopped
 
     def begin(self, log: MetricsLog | None) -> None:
         """Get ready for optimizer steps, which are logged where there is a log."""
@@ -71,7 +97,58 @@ class Training:
             make_metrics_ready(context)
             self._metrics_ready = True
             context.timing.epoch_began += clock.read() - began  # no part of the epoch's training time
+        self._evaluate_by_steps()
         self._checkpoints.after_step(state)
+
+    def _evaluate_by_steps(self) -> None:
+        """Evaluate inside an epoch, when `train.evaluate_every_steps` says so; at an epoch's end is done there."""
+        context, state = self._context, self._state
+        per_epoch = plan.steps_per_epoch(len(context.task.training_split), context.config)
+        if not self._due_by_steps() or not 0 < state.window < per_epoch or state.step >= self._total:
+            return
+        epoch = round(state.epoch + state.window / per_epoch, 4)
+        done = self._validate(epoch)
+        say("  ".join([f"step {state.step}/{self._total}", *_metric_words(done.found.metrics)]))
+        self._checkpoints.after_evaluation(state, done.found.metrics, done.better)
+
+    def _due_by_steps(self) -> bool:
+        """Whether a number of steps is done after which to evaluate, and that has not been done."""
+        every, state = self._context.config.train.evaluate_every_steps, self._state
+        return every is not None and state.step % every == 0 and state.evaluated_step != state.step
+
+    def _validate(self, epoch: float) -> Validation:
+        """Evaluate the validation split, compare with the best so far, and put it into the record.
+
+        Args:
+            epoch: passes over the training split by now.
+
+        Raises:
+            Preempted: where the run was asked to end meanwhile; the evaluation is begun again after a resume.
+        """
+        context, state, clock = self._context, self._state, self._context.timing.clock
+        began = clock.read()
+        found = evaluate_split(context, "validation")
+        seconds = clock.read() - began
+        context.timing.epoch_began += seconds  # no part of the training time
+        if found is None:
+            self._stop()
+        counted = state.evaluated_step == state.step  # before a resume
+        state.evaluated_step = state.step
+        best, config = self._checkpoints.best, context.config
+        value = found.metrics.get(config.recipe.metric_for_best)
+        better = not counted and best.see(config, value, state.step, epoch)
+        self._early_stopped = best.ends_training(config)
+        self._newest = Validation(state.step, found, seconds, better)
+        record = context.output.record
+        if record is not None and not counted:
+            entry = {"step": state.step, "epoch": epoch, "metrics": found.metrics, "seconds": seconds}
+            record.update(
+                validations=[*(record.data.get("validations") or []), entry],
+                metrics=found.metrics,
+                best=best.for_record(config),
+                optimizer_steps=state.step,
+            )
+        return self._newest
 
     def _arm_faults(self) -> None:
         context = self._context
@@ -87,20 +164,23 @@ class Training:
     def _epoch(self) -> None:
         context, state, clock = self._context, self._state, self._context.timing.clock
         context.timing.epoch_began = clock.read() - state.epoch_seconds
+        self._evaluate_by_steps()  # where a resume begins with one
         load_before = machine_load.reading() if context.place.is_main else None
         finished = loop.train_epoch(context, state, self._total, self)
         self._machine = self._load_since(load_before)
         train_seconds = clock.read() - context.timing.epoch_began
         if not finished:
             self._stop()
-        last = state.step >= self._total or state.epoch + 1 >= context.config.train.epochs
+        last = self.is_over() or state.step >= self._total or state.epoch + 1 >= context.config.train.epochs
         if last:
             self._step_log.check_end(state)
-        metrics = self._end_epoch(train_seconds, last)
+        metrics, better = self._end_epoch(train_seconds, last)
+        if self.is_over() and not last:
+            self._step_log.check_end(state)
         state.start_next_epoch()
         context.timing.epochs.start_epoch()
         context.timing.epoch_began = clock.read()
-        self._checkpoints.after_epoch(state, metrics)
+        self._checkpoints.after_epoch(state, metrics, better)
 
     def _load_since(self, before: machine_load.Reading | None) -> dict[str, Any]:
         """What else the machine did while the epoch trained; empty but on rank 0."""
@@ -120,34 +200,30 @@ class Training:
             )
         raise rundir.Preempted(state.step)
 
-    def _end_epoch(self, train_seconds: float, last: bool) -> dict[str, float]:
-        """Evaluate, and put the epoch into the record; returns the metrics."""
-        context, state, clock = self._context, self._state, self._context.timing.clock
+    def _end_epoch(self, train_seconds: float, last: bool) -> tuple[dict[str, float], bool]:
+        """Evaluate, and put the epoch into the record; returns the metrics, and whether they are the best so far."""
+        context, state = self._context, self._state
         loss = loop.mean_loss(context.place, state)
-        wanted = (last or context.config.train.evaluate_every_epoch) and "validation" in context.task.evaluated
-        began = clock.read()
-        found = evaluate_split(context, "validation") if wanted else None
-        seconds = clock.read() - began
-        if wanted and found is None:
-            context.timing.epoch_began += seconds  # begun again after a resume, and no part of the training time
-            self._stop()
+        wanted = last or context.config.train.evaluate_every_epoch or self._due_by_steps()
+        done: Validation | None = self._newest if self._newest and self._newest.step == state.step else None
+        if done is None and wanted and "validation" in context.task.evaluated:
+            done = self._validate(state.epoch + 1)
         peaks = peak_bytes_of_ranks(context)
-        metrics = found.metrics if found else {}
-        if context.output.record is None:
-            return metrics
-        entry = {
-            "epoch": state.epoch + 1,
-            **context.timing.epochs.summary(train_seconds),
-            "eval_seconds": seconds if found else None,
-            "train_loss": loss,
-            "metrics": metrics,
-            "eval_rows": found.rows if found else 0,
-            "eval_rows_scored": found.scored if found else 0,
-            "machine": self._machine,
-            "classes": found.classes if found else None,
-        }
-        self._record_epoch(entry, peaks)
-        return metrics
+        found = done.found if done else Evaluation({}, 0, 0)
+        if context.output.record is not None:
+            entry = {
+                "epoch": state.epoch + 1,
+                **context.timing.epochs.summary(train_seconds),
+                "eval_seconds": done.seconds if done else None,
+                "train_loss": loss,
+                "metrics": found.metrics,
+                "eval_rows": found.rows,
+                "eval_rows_scored": found.scored,
+                "machine": self._machine,
+                "classes": found.classes,
+            }
+            self._record_epoch(entry, peaks)
+        return found.metrics, done is not None and done.better
 
     def _record_epoch(self, entry: dict[str, Any], peaks: list[int]) -> None:
         context, record = self._context, self._context.output.record
@@ -157,7 +233,6 @@ class Training:
         record.update(
             epochs=epochs,
             metrics=entry["metrics"],
-            best=best_epoch(context.config, epochs),
             optimizer_steps=self._state.step,
             samples_seen=self._state.samples_seen,
             peak_memory_bytes=peaks,
@@ -168,6 +243,9 @@ class Training:
     def _finish(self) -> None:
         """Test split, equality of ranks, final weights."""
         context = self._context
+        self._tell_early_stop()
+        if context.config.train.load_best_at_end:
+            self._load_best()
         test = evaluate_split(context, "test") if "test" in context.task.evaluated else None
         if test is None and "test" in context.task.evaluated:
             self._stop()
@@ -188,6 +266,26 @@ class Training:
             known = record.data.get("artifacts", {})
             record.update(artifacts={**known, **artifacts}, phases=context.timing.phases())
         context.output.heartbeat.beat(phase="done")
+
+    def _tell_early_stop(self) -> None:
+        record = self._context.output.record
+        if record is None or not self.is_over() or self._state.step >= self._total:
+            return
+        step, epoch = self._state.step, record.data["validations"][-1]["epoch"]
+        facts, sentence = self._checkpoints.best.early_stop(self._context.config, step, epoch)
+        say(sentence)
+        record.update(early_stopping=facts, notes=list(dict.fromkeys([*record.data.get("notes", []), sentence])))
+
+    def _load_best(self) -> None:
+        """The best evaluation's weights, for the test split and the final model."""
+        best, config = self._checkpoints.best, self._context.config
+        step = self._checkpoints.load_best(self._state.step)
+        record = self._context.output.record
+        if record is not None:
+            is_best = best.value is not None and step == best.step
+            weights = {"step": step, **({"best": best.for_record(config)} if is_best else {})}
+            say(f"the weights of step {step} are kept" + (f", the best by {config.recipe.metric_for_best}" * is_best))
+            record.update(weights=weights)
 
 
 def make_metrics_ready(context: RankContext) -> None:
@@ -263,16 +361,8 @@ def _epoch_line(config: RunConfig, entry: dict[str, Any]) -> str:
     parts = [f"epoch {entry['epoch']}/{config.train.epochs}", f"train {entry['train_seconds']:.1f} s"]
     parts += [f"loss {entry['train_loss']:.4f}"] if entry["train_loss"] is not None else []
     parts += [f"eval {entry['eval_seconds']:.1f} s"] if entry["eval_seconds"] is not None else []
-    parts += [f"{name} {value:.4f}" for name, value in entry["metrics"].items()]
-    return "  ".join(parts)
+    return "  ".join([*parts, *_metric_words(entry["metrics"])])
 
 
-def best_epoch(config: RunConfig, epochs: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The epoch with the best value of the recipe's metric."""
-    name = config.recipe.metric_for_best
-    known = [entry for entry in epochs if entry["metrics"].get(name) is not None]
-    if not known:
-        return None
-    pick = max if config.recipe.greater_is_better else min
-    best = pick(known, key=lambda entry: float(entry["metrics"][name]))
-    return {"epoch": best["epoch"], "metric": name, "value": best["metrics"][name]}
+def _metric_words(metrics: dict[str, float]) -> list[str]:
+    return [f"{name} {value:.4f}" for name, value in metrics.items()]
