@@ -275,6 +275,7 @@ def _open_attempt(found: Found, started_monotonic: float) -> None:
         ended_at=None,
         config=found.config.model_dump(mode="json"),
         world_size=plan.world_size(found.config),
+        method=plan.method(found.config),
     )
     data.update(
         micro_batch_size=found.config.train.micro_batch_size,

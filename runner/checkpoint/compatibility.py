@@ -50,6 +50,7 @@ ROUNDING = {  # may change, but the last bits may differ from then on
     "train.micro_batch_size": "each optimizer step keeps its rows, in other micro batches",
     "train.gradient_accumulation_steps": "each optimizer step keeps its rows, in other micro batches",
     "train.global_batch_size": "",
+    "parallel.hybrid_shard": "gradients are summed in another order",
     "launcher.num_processes": "each optimizer step keeps its rows, on another number of ranks",
 }
 LENGTH = ("train.epochs", "train.max_steps")

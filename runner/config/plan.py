@@ -9,6 +9,7 @@ import math
 
 from runner import engines
 from runner.config.schema import RunConfig
+from runner.parallel.mesh import Mesh
 
 
 def world_size(config: RunConfig) -> int:
@@ -17,9 +18,14 @@ def world_size(config: RunConfig) -> int:
     return config.launcher.num_processes * config.launcher.num_nodes
 
 
+def mesh(config: RunConfig) -> Mesh:
+    """How the ranks are split."""
+    return Mesh.of(world_size(config), config.parallel)
+
+
 def data_parallel_size(config: RunConfig) -> int:
     """Replicas that see rows of their own: batches, shares, throughput and evaluation count these, not ranks."""
-    return world_size(config)
+    return mesh(config).data
 
 
 def global_batch_size(config: RunConfig) -> int:
@@ -63,4 +69,4 @@ def learning_rate_factor(step: int, name: str, warmup_steps: int, total: int) ->
 
 def method(config: RunConfig) -> str:
     """The row's name in a comparison: `DDP`, `ZeRO-2`, `ZeRO-3 + CPU offload`, …"""
-    return engines.label_of(config.model_dump(mode="json", include={"launcher", *engines.sections()}))
+    return engines.label_of(config.model_dump(mode="json", include={"launcher", "parallel", *engines.sections()}))

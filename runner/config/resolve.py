@@ -22,7 +22,7 @@ def resolve_machine(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
         resolved.optimizer.fused = resolved.launcher.device == "cpu" and not engine_of(resolved).optimizer_on_host(
             resolved
         )
-    problems += _batch(resolved)
+    problems += plan.mesh(resolved).problems() or _batch(resolved)
     return resolved, problems
 
 

@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 from runner import engines
 from runner.config.fields import DecayRate, Float, Int, Open, Ranks, Section, Text, Threads
 from runner.config.inputs import DatasetConfig, ModelConfig, RecipeConfig
+from runner.parallel.config import ParallelConfig
 
 Owner = Literal["auto", "deepspeed", "client"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -313,6 +314,7 @@ class _Common(Section):
     scheduler: SchedulerConfig = SchedulerConfig()
     precision: PrecisionConfig = PrecisionConfig()
     launcher: LauncherConfig = LauncherConfig()
+    parallel: ParallelConfig = ParallelConfig()
     cluster: ClusterConfig = ClusterConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     fit: FitConfig = FitConfig()

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
+from runner.parallel import mesh
+
 if TYPE_CHECKING:
     from runner.config.fields import Section
     from runner.config.schema import RunConfig
@@ -59,4 +61,7 @@ def label_of(config: Mapping[str, object]) -> str:
     """
     launcher = config.get("launcher")
     name = launcher.get("name") if isinstance(launcher, Mapping) else None
-    return engine_named(name).label(config) if isinstance(name, str) and name in names() else "unknown"
+    if not isinstance(name, str) or name not in names():
+        return "unknown"
+    degrees = config.get("parallel")
+    return engine_named(name).label(config) + (mesh.words(degrees) if isinstance(degrees, Mapping) else "")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from runner.config.schema import RunConfig
 from runner.errors import Problem
 from runner.memory.workload import StateLayout
+from runner.parallel import mesh
 
 if TYPE_CHECKING:
     from runner.checkpoint.folders import Checkpoint
@@ -93,6 +94,7 @@ class Engine(ABC):
     name: ClassVar[str]
     order: ClassVar[int]  # place in tables
     preloaded: ClassVar[tuple[str, ...]] = ()  # modules that forked ranks find imported
+    degrees: ClassVar[frozenset[str]] = frozenset()  # keys of `parallel` that it carries out
 
     @abstractmethod
     def label(self, config: Mapping[str, object]) -> str:
@@ -164,6 +166,16 @@ class Engine(ABC):
     def problems(self, config: RunConfig) -> list[Problem]:
         """Choices that cannot hold together, on any machine."""
         return []
+
+    def degree_problems(self, config: RunConfig) -> list[Problem]:
+        """Ways to split a model that this engine does not carry out in this run."""
+        asked = config.parallel.model_dump(exclude_defaults=True)
+        why = f"launcher={self.name} cannot split a model this way"
+        return [
+            Problem(f"parallel.{name}", degree, why, mesh.CARRIED_BY[name])
+            for name, degree in asked.items()
+            if name not in self.degrees
+        ]
 
     def missing_values(self, config: RunConfig) -> list[Problem]:
         """What a run must be given, and an estimate need not."""

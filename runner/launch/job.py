@@ -19,6 +19,7 @@ FOREIGN = (
     "TORCHELASTIC_",
     "MASTER_",
     "DEEPSPEED_",
+    "PARALLELISM_CONFIG_",
 )  # left over from another project or launcher
 FOREIGN_EXACT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "DS_ACCELERATOR")
 

@@ -19,7 +19,7 @@ Check = Callable[[RunConfig, Recipe | None], list[Problem]]
 CHECKS: tuple[tuple[set[str], Check], ...] = (
     ({"launcher"}, lambda config, _: _nodes(config)),
     (
-        {"launcher", "optimizer", "precision", *engines.sections()},
+        {"launcher", "parallel", "optimizer", "precision", *engines.sections()},
         lambda config, _: _engine(config) + engines.engine_of(config).missing_values(config),
     ),
     ({"model", "recipe", "task"}, lambda config, recipe: _positions(config, recipe) if recipe else []),
@@ -54,7 +54,7 @@ def _engine(config: RunConfig) -> list[Problem]:
     chosen = engines.engine_of(config)
     others = [engine for engine in engines.every_engine() if engine is not chosen]
     ignored = [problem for engine in others for problem in engine.problems_of_others(config)]
-    return ignored + chosen.problems(config)
+    return ignored + chosen.problems(config) + chosen.degree_problems(config)
 
 
 def _untrained(config: RunConfig) -> list[Problem]:

@@ -22,7 +22,7 @@ _SECTIONS_OF_GROUP = {
 }
 # What each check reads, besides what the contradictions say of themselves.
 _DATA = {"dataset", "recipe", "task", "mode", "model", "cache_dir"}
-_BATCH = {"launcher", "train"}
+_BATCH = {"launcher", "parallel", "train"}
 _IDLE = {"launcher", "zero", "precision", "offload", "dataset", "model", "checkpoint", "mode"}
 _OWNERS = {"launcher", "optimizer", "scheduler", "train", "dataset", "recipe", "task", "mode"}
 

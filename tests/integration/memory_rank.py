@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-METHODS = ("ddp", "fsdp", "zero0", "zero1", "zero2", "zero3")
-PLAIN = ("ddp", "fsdp")  # torch's own optimizer steps
+PLAIN = ("ddp", "fsdp", "fsdp_hybrid")  # torch's own optimizer steps
+GROUP = 2  # ranks of a hybrid shard
 
 
 def storages(tensors: Iterable[torch.Tensor | None]) -> int:
@@ -45,24 +45,26 @@ def accelerator_for(method: str, zero: dict[str, Any], precision: str) -> Any:
     GradientState._reset_state()
     assert not PartialState._shared_state
     os.environ.pop("ACCELERATE_USE_FSDP", None)
-    if method == "fsdp":
-        return fsdp_accelerator(precision)
+    if method.startswith("fsdp"):
+        return fsdp_accelerator(precision, hybrid=method == "fsdp_hybrid")
     if method == "ddp":
         return Accelerator(cpu=True, mixed_precision="bf16" if precision == "bf16" else "no")
+    if method == "zero3_hybrid":
+        zero = {**zero, "zero_hpz_partition_size": GROUP}
     config = {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 1,
         "bf16": {"enabled": precision == "bf16"},
-        "zero_optimization": {**zero, "stage": int(method[-1])},
+        "zero_optimization": {**zero, "stage": int(method[4])},
         "zero_allow_untested_optimizer": True,
     }
     gloo = InitProcessGroupKwargs(backend="gloo")
     return Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config), kwargs_handlers=[gloo])
 
 
-def fsdp_accelerator(precision: str) -> Any:
+def fsdp_accelerator(precision: str, hybrid: bool) -> Any:
     """As runner/engines/fsdp/rank.py sets it up."""
-    from accelerate import Accelerator, FullyShardedDataParallelPlugin
+    from accelerate import Accelerator, FullyShardedDataParallelPlugin, ParallelismConfig
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType
 
@@ -75,7 +77,10 @@ def fsdp_accelerator(precision: str) -> Any:
         transformer_cls_names_to_wrap=["GPT2Block"],
         cpu_ram_efficient_loading=False,
     )
-    return Accelerator(fsdp_plugin=plugin, mixed_precision="bf16" if precision == "bf16" else "no")
+    groups = int(os.environ["WORLD_SIZE"]) // GROUP
+    mesh = ParallelismConfig(dp_replicate_size=groups, dp_shard_size=GROUP) if hybrid else None
+    precision = "bf16" if precision == "bf16" else "no"
+    return Accelerator(fsdp_plugin=plugin, parallelism_config=mesh, mixed_precision=precision)
 
 
 def local(tensor: torch.Tensor | None) -> torch.Tensor | None:
@@ -101,7 +106,9 @@ def measure(method: str, model: Any, zero: dict[str, Any], precision: str) -> di
     counted: dict[str, int] = {}
     loss = model(input_ids=ids, labels=ids).loss
     accelerator.backward(loss) if method in PLAIN else model.backward(loss)
-    counted["gradients"] = storages(GRADIENTS[method](model))
+    counted["gradients"] = storages(GRADIENTS[method.removesuffix("_hybrid")](model))
+    if method == "zero3_hybrid":
+        counted["second_copy"] = storages(parameter.ds_secondary_tensor for parameter in model.parameters())
     optimizer.step() if method in PLAIN else model.step()
     parameters = [*model.parameters(), *(getattr(p, "ds_tensor", None) for p in model.parameters())]
     counted["parameters"] = storages(parameters)
@@ -109,7 +116,7 @@ def measure(method: str, model: Any, zero: dict[str, Any], precision: str) -> di
     counted["optimizer_states"] = storages(
         v for state in base.state.values() for v in state.values() if torch.is_tensor(v)
     )
-    counted["master_weights"] = storages(MASTERS[method](model))
+    counted["master_weights"] = storages(MASTERS[method.removesuffix("_hybrid")](model))
     return counted
 
 

@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,12 @@ ZERO = {
 KILL_AFTER_SECONDS = 240  # about 25 s on two idle cores
 
 
-def _start(rank: int, request: dict[str, Any], port: int) -> subprocess.Popen[str]:
+def _start(rank: int, request: dict[str, Any], port: int, world: int) -> subprocess.Popen[str]:
     environment = os.environ | {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "DS_ACCELERATOR": "cpu",
@@ -60,13 +61,15 @@ def _start(rank: int, request: dict[str, Any], port: int) -> subprocess.Popen[st
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
-def live_bytes(facts: dict[str, Any], precision: str, folder: Path) -> list[dict[str, dict[str, int]]]:
+def live_bytes(
+    facts: dict[str, Any], precision: str, folder: Path, methods: tuple[str, ...] = METHODS, world: int = 2
+) -> list[dict[str, dict[str, int]]]:
     """Per rank, per method, bytes of live tensors by kind."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    request = {"facts": facts, "zero": ZERO, "methods": METHODS, "precision": precision, "folder": str(folder)}
-    ranks = [_start(rank, request, port) for rank in (0, 1)]
+    request = {"facts": facts, "zero": ZERO, "methods": methods, "precision": precision, "folder": str(folder)}
+    ranks = [_start(rank, request, port, world) for rank in range(world)]
     try:
         for process in ranks:
             _, errors = process.communicate(timeout=KILL_AFTER_SECONDS)
@@ -74,7 +77,7 @@ def live_bytes(facts: dict[str, Any], precision: str, folder: Path) -> list[dict
     finally:
         for process in ranks:
             process.kill()
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(world)]
 
 
 @pytest.fixture(
@@ -119,6 +122,24 @@ def test_states_within_two_percent(measured: Any, method: str, rank: int) -> Non
     )
     for name, size in live[rank][method].items():
         assert predicted[name] == pytest.approx(size, rel=0.02), (method, name)
+
+
+@pytest.mark.soak
+def test_hybrid_shards_within_two_percent(tmp_path: Path) -> None:
+    """Four ranks in groups of two: FSDP cuts by two; ZeRO-3 by four, with a second copy of the weights by two."""
+    methods = ("fsdp_hybrid", "zero3_hybrid")
+    live = live_bytes(TINY, "fp32", tmp_path, methods, world=4)
+    for method in methods:
+        plain = workload(TINY, method.removesuffix("_hybrid"))
+        split = replace(plain, layout=replace(plain.layout, hybrid_shard=2), num_processes=4)
+        found = estimate(split)
+        for rank in range(4):
+            for name in ("parameters", "gradients", "optimizer_states", "master_weights"):
+                assert found.largest_of(name) == pytest.approx(live[rank][method][name], rel=0.02), (method, name)
+    more = estimate(split).largest_of("gathered_parameters") - estimate(replace(plain, num_processes=4)).largest_of(
+        "gathered_parameters"
+    )
+    assert live[0]["zero3_hybrid"]["second_copy"] == pytest.approx(more, rel=0.02)
 
 
 def test_the_larger_model_has_about_100_million_parameters() -> None:

@@ -14,7 +14,7 @@ NAME = "deepspeed"
 
 def choice_problems(config: RunConfig) -> list[Problem]:
     """Choices that exclude each other in a run under DeepSpeed."""
-    return [*_offload(config), *_fused(config), *_unscaled(config)]
+    return [*_offload(config), *_fused(config), *_unscaled(config), *_hybrid_shard(config)]
 
 
 def _offload(config: RunConfig) -> list[Problem]:
@@ -31,6 +31,25 @@ def _offload(config: RunConfig) -> list[Problem]:
             "(DeepSpeed would keep them in memory silently)"
         )
         return [Problem("offload", offload.name, why, "use zero_stage=3, or offload=optimizer_cpu")]
+    return []
+
+
+def _hybrid_shard(config: RunConfig) -> list[Problem]:
+    """hpZ beside what it was not proved with."""
+    group, zero, offload = config.parallel.hybrid_shard, zero_section(config), offload_section(config)
+    if group is None:
+        return []
+    key = "parallel.hybrid_shard"
+    if zero.stage != 3:
+        why = f"only ZeRO 3 keeps a second copy of the weights in a group, this is ZeRO {zero.stage} (DeepSpeed would "
+        why += "ignore it silently)"
+        return [Problem(key, group, why, "use zero_stage=3 or launcher=fsdp")]
+    if offload.params != "none":
+        why = "the second copy of the weights would go to the host as well: not proved here"
+        return [Problem(key, group, why, "use offload=optimizer_cpu, or leave it out")]
+    if zero.partition_at_load:
+        why = "with zero.partition_at_load it is not proved here"
+        return [Problem(key, group, why, "leave one of them out")]
     return []
 
 

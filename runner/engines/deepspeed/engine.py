@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ class Engine(base.Engine):
     name = "deepspeed"
     order = 1
     preloaded = ("deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer")
+    degrees = frozenset({"hybrid_shard"})
 
     def label(self, config: Mapping[str, object]) -> str:
         """`ZeRO-2`, `ZeRO-3 + CPU offload`, …"""
@@ -46,13 +48,15 @@ class Engine(base.Engine):
         zero, offload = zero_section(config), offload_section(config)
         buckets = Buckets(**zero.model_dump(include=set(Buckets.__dataclass_fields__)))
         pool = offload.buffer_count * json_file.nvme_buffer_elements(config) if offload.params == "nvme" else 0
-        return ZeroLayout(zero.stage, offload.optimizer, offload.params, buckets, zero.partition_at_load, pool)
+        return ZeroLayout(zero.stage, offload.optimizer, offload.params, buckets, zero.partition_at_load, pool, config.parallel.hybrid_shard)
 
     def layouts(self, like: StateLayout) -> Iterable[StateLayout]:
         """Every stage with every offload to the CPU that it allows."""
         buckets = like.buckets if isinstance(like, ZeroLayout) else Buckets()
         for stage in range(4):
             yield ZeroLayout(stage, buckets=buckets)
+            if stage == 3 and isinstance(like, ZeroLayout) and like.hybrid_shard:
+                yield replace(like, buckets=buckets)
             if stage >= 1:
                 yield ZeroLayout(stage, "cpu", buckets=buckets)
             if stage == 3:
@@ -234,6 +238,7 @@ class Engine(base.Engine):
         content["train_micro_batch_size_per_gpu"] = config.train.micro_batch_size
         content["gradient_accumulation_steps"] = config.train.gradient_accumulation_steps
         content["train_batch_size"] = plan.global_batch_size(config)
+        json_file.set_hybrid_shard(content.get("zero_optimization", {}), config)
         for block in ("offload_optimizer", "offload_param"):
             place = content.get("zero_optimization", {}).get(block) or {}
             if "pin_memory" in place:

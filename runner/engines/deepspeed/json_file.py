@@ -75,7 +75,15 @@ def _zero(config: RunConfig) -> dict[str, Any]:
         rendered |= {key: getattr(zero, key) for key in keys}
         # Without it the final weights could not be saved, and DeepSpeed says so only then.
         rendered["stage3_gather_16bit_weights_on_model_save"] = True
+        set_hybrid_shard(rendered, config)
     return rendered | _offload(config)
+
+
+def set_hybrid_shard(zero: dict[str, Any], config: RunConfig) -> None:
+    """hpZ's group in a `zero_optimization` block, in place."""
+    zero.pop("zero_hpz_partition_size", None)
+    if config.parallel.hybrid_shard is not None:
+        zero["zero_hpz_partition_size"] = config.parallel.hybrid_shard
 
 
 def _offload(config: RunConfig) -> dict[str, Any]:

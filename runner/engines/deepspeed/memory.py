@@ -26,6 +26,7 @@ from runner.memory.adam import ADAM_BYTES, adam_temporaries, gradient_moments
 from runner.memory.facts import ModelFacts
 from runner.memory.items import ALWAYS, Home, Item, Moment
 from runner.memory.workload import BYTES_PER_ELEMENT, Precision, StateLayout, Workload
+from runner.parallel.mesh import words
 
 STAGE_0_REDUCE_ELEMENTS = 500_000_000
 BACKWARD_MOMENTS: tuple[Moment, ...] = ("forward", "recompute", "backward")
@@ -69,6 +70,7 @@ class ZeroLayout(StateLayout):
     buckets: Buckets = field(default_factory=Buckets)
     zero3_init: bool = False
     nvme_pool_elements: int = 0
+    hybrid_shard: int | None = None
 
     def __post_init__(self) -> None:
         if self.stage == 0:
@@ -79,7 +81,8 @@ class ZeroLayout(StateLayout):
     @property
     def label(self) -> str:
         """The method's name."""
-        return zero_label(self.stage, self.offload_optimizer, self.offload_params)
+        degrees = {"hybrid_shard": self.hybrid_shard}
+        return zero_label(self.stage, self.offload_optimizer, self.offload_params) + words(degrees)
 
     def items(self, workload: Workload, facts: ModelFacts, rank: int | None) -> list[Item]:
         """Items of one rank for parameters, gradients, optimizer states, master copy and buckets."""
@@ -117,6 +120,7 @@ class ZeroLayout(StateLayout):
             "offload_params": self.offload_params,
             "buckets": vars(self.buckets),
             "zero3_init": self.zero3_init,
+            "hybrid_shard": self.hybrid_shard,
         }
 
 
@@ -310,6 +314,7 @@ def _stage_3(workload: Workload, facts: ModelFacts) -> list[Item]:
             ALWAYS,
         ),
         *_gathered(workload, facts, whole),
+        *_second_copy(workload, facts),
         *_stage_3_buckets(workload, facts.numel),
         *_stage_3_optimizer(workload, facts, own),
     ]
@@ -358,6 +363,19 @@ def _gathered(workload: Workload, facts: ModelFacts, whole: int) -> list[Item]:
         ),
         Item("gathered_parameters", b * ahead, "weights of the layer at work and those prefetched", BACKWARD_MOMENTS),
     ]
+
+
+def _second_copy(workload: Workload, facts: ModelFacts) -> list[Item]:
+    """hpZ: as a weight is released in the forward pass, its group keeps a second copy, dropped after the step.
+
+    partition_parameters.py `_partition_param_sec`; stage3.py `invalidate_secondary_tensor`, called in `_post_step`.
+    """
+    group, world = zero_of(workload).hybrid_shard, workload.world_size
+    if group is None:
+        return []
+    own = sum(math.ceil(fact.numel / world) * world // group for fact in facts.parameters)
+    why = f"hpZ: a second copy of the weights within {group} ranks, dropped after the step"
+    return [Item("gathered_parameters", workload.weight_bytes * own, why)]
 
 
 def _stage_3_buckets(workload: Workload, psi: int) -> list[Item]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.engines import base
 from runner.engines.base import Rule
@@ -14,6 +15,7 @@ from runner.engines.fsdp.layer_classes import layer_classes
 from runner.engines.fsdp.memory import FsdpLayout, fsdp_label
 from runner.errors import Problem
 from runner.memory.workload import StateLayout
+from runner.parallel.mesh import Mesh
 
 
 class Engine(base.Engine):
@@ -21,6 +23,7 @@ class Engine(base.Engine):
 
     name = "fsdp"
     order = 2
+    degrees = frozenset({"hybrid_shard"})
 
     def label(self, config: Mapping[str, object]) -> str:
         """`FSDP`, `FSDP without resharding`."""
@@ -29,11 +32,12 @@ class Engine(base.Engine):
 
     def layout(self, config: RunConfig) -> StateLayout:
         """Everything sharded."""
-        return FsdpLayout(fsdp_section(config).reshard_after_forward)
+        return FsdpLayout(fsdp_section(config).reshard_after_forward, config.parallel.hybrid_shard)
 
     def layouts(self, like: StateLayout) -> Iterable[StateLayout]:
-        """With and without resharding."""
-        return [FsdpLayout(True), FsdpLayout(False)]
+        """With and without resharding, and the configured one."""
+        own = [like] if isinstance(like, FsdpLayout) and like.hybrid_shard else []
+        return [FsdpLayout(True), FsdpLayout(False), *own]
 
     def accelerate_section(self, config: RunConfig, run_dir: Path, ranks: int) -> dict[str, Any]:
         """Complete: accelerate's defaults differ between its versions of FSDP."""
@@ -51,7 +55,10 @@ class Engine(base.Engine):
         if layers:
             settings["fsdp_transformer_layer_cls_to_wrap"] = ",".join(layers)
         precision = "no" if config.precision.name == "fp32" else config.precision.name
-        return {"distributed_type": "FSDP", "mixed_precision": precision, "fsdp_config": settings}
+        rendered = {"distributed_type": "FSDP", "mixed_precision": precision, "fsdp_config": settings}
+        if config.parallel.hybrid_shard is not None:
+            rendered["parallelism_config"] = _replicas_of_shards(plan.mesh(config))
+        return rendered
 
     def checkpoint_bytes(self, config: RunConfig, parameters: int) -> int:
         """fp32 weights and Adam's two moments, each shard once."""
@@ -76,3 +83,13 @@ class Engine(base.Engine):
         return (
             Rule(keys, lambda config: config.launcher.name == self.name, why, "add launcher=fsdp, or leave it out"),
         )
+
+
+def _replicas_of_shards(mesh: Mesh) -> dict[str, int]:
+    """accelerate's block for groups that shard among themselves; complete, as it passes nulls on as words."""
+    return {
+        "parallelism_config_dp_replicate_size": mesh.groups,
+        "parallelism_config_dp_shard_size": mesh.shard,
+        "parallelism_config_tp_size": 1,
+        "parallelism_config_cp_size": 1,
+    }

@@ -17,6 +17,7 @@ from runner.memory.adam import ADAM_BYTES, adam_temporaries, gradient_moments
 from runner.memory.facts import ModelFacts, ParameterFact
 from runner.memory.items import ALWAYS, Item
 from runner.memory.workload import Precision, StateLayout, Workload
+from runner.parallel.mesh import words
 
 _LAYER = re.compile(r"^(.*?\.\d+)\.")
 
@@ -26,21 +27,23 @@ class FsdpLayout(StateLayout):
     """Everything sharded; parameters are gathered unit by unit."""
 
     reshard_after_forward: bool = True
+    hybrid_shard: int | None = None
 
     @property
     def label(self) -> str:
         """The method's name."""
-        return fsdp_label(self.reshard_after_forward)
+        return fsdp_label(self.reshard_after_forward) + words({"hybrid_shard": self.hybrid_shard})
 
     def items(self, workload: Workload, facts: ModelFacts, rank: int | None) -> list[Item]:
         """The same on every rank: shards are padded."""
-        elements = sum(_shard(fact, workload.world_size) for fact in facts.parameters)
+        ranks = self.hybrid_shard or workload.world_size
+        elements = sum(_shard(fact, ranks) for fact in facts.parameters)
         width = 2 if workload.precision != "fp32" else 4
         whole = self._gathered(facts)
         why = "layers while they are gathered" if self.reshard_after_forward else "all layers, from forward to backward"
-        largest = [_shard(fact, workload.world_size) for fact in facts.parameters]
-        gradients = f"fp32, 4 bytes a parameter ÷ {workload.world_size} ranks"
-        adam = f"Adam: momentum and variance in fp32, 8 bytes a parameter ÷ {workload.world_size} ranks"
+        largest = [_shard(fact, ranks) for fact in facts.parameters]
+        gradients = f"fp32, 4 bytes a parameter ÷ {ranks} ranks"
+        adam = f"Adam: momentum and variance in fp32, 8 bytes a parameter ÷ {ranks} ranks"
         return [
             Item("parameters", 4 * elements + facts.buffer_bytes, "fp32 shards, and buffers", ALWAYS),
             Item("gathered_parameters", width * whole, why, ("forward", "recompute", "backward")),
@@ -72,6 +75,7 @@ class FsdpLayout(StateLayout):
         return {
             "launcher": "fsdp",
             "reshard_after_forward": self.reshard_after_forward,
+            "hybrid_shard": self.hybrid_shard,
             "offload_optimizer": "none",
             "offload_params": "none",
         }

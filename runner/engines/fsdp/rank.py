@@ -12,6 +12,7 @@ from accelerate.utils import DistributedType
 from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
+from runner.config import plan
 from runner.engines import rank, torch_step
 from runner.engines.adamw import torch_adamw
 from runner.engines.fsdp import shards
@@ -53,6 +54,7 @@ class RankEngine(rank.RankEngine):
         whole = [name for name, parameter in prepared.bare.named_parameters() if not isinstance(parameter, DTensor)]
         if whole:
             raise RankError(f"FSDP left parameters unsharded: {', '.join(whole[:5])}")
+        _check_shards(prepared.bare, plan.mesh(self.config).shard)
         # `generate` of encoder-decoders calls the encoder past the root, whose parameters are then not gathered.
         if hasattr(prepared.bare, "generate"):
             register_fsdp_forward_method(prepared.bare, "generate")
@@ -97,3 +99,16 @@ def _embeddings_in_the_root_unit(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for name in names:
             delattr(model, name)
+
+
+def _check_shards(model: torch.nn.Module, ranks: int) -> None:
+    """Compare over how many ranks parameters are really sharded with what was asked for.
+
+    Raises:
+        RankError: where they differ.
+    """
+    first = next(model.parameters())
+    assert isinstance(first, DTensor)
+    _, count = shards.own_shard(first)
+    if count != ranks:
+        raise RankError(f"asked for shards over {ranks} ranks, FSDP shards over {count}")

@@ -36,8 +36,9 @@ def save(accelerator: Accelerator, prepared: Prepared, writer: StateWriter, full
         ],
         "scaler": accelerator.scaler.state_dict() if accelerator.scaler is not None else None,
     }
-    shard, count = (0, 1) if full else _own_shard(next(iter(parameters.values())))
-    if accelerator.is_main_process or not full:
+    shard, count = (0, 1) if full else own_shard(next(iter(parameters.values())))
+    # Groups that shard among themselves hold the same: the first one writes.
+    if accelerator.is_main_process or (not full and accelerator.process_index < count):
         writer.save(content, f"shard_{shard}_of_{count}.pt")
 
 
@@ -75,7 +76,7 @@ def _stored(value: Any, full: bool) -> Any:
     return whole.detach().cpu().clone()  # a shard is a view of a padded buffer: only its rows are written
 
 
-def _own_shard(parameter: torch.Tensor) -> tuple[int, int]:
+def own_shard(parameter: torch.Tensor) -> tuple[int, int]:
     """Which of how many shards this rank holds."""
     assert isinstance(parameter, DTensor)
     dimension = next(index for index, placement in enumerate(parameter.placements) if isinstance(placement, Shard))
@@ -85,7 +86,7 @@ def _own_shard(parameter: torch.Tensor) -> tuple[int, int]:
 def _rows(parts: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
     """This rank's rows of a tensor that the files hold part by part: torch cuts rows into chunks of equal size."""
     assert isinstance(like, DTensor)
-    shard, count = _own_shard(like)
+    shard, count = own_shard(like)
     chunk = -(-like.shape[0] // count)
     whole = torch.cat(parts) if len(parts) > 1 else parts[0]
     return whole[shard * chunk : (shard + 1) * chunk]

@@ -33,7 +33,7 @@ _READ_BY: dict[str, tuple[int, ...]] = {  # ZeRO stages at which DeepSpeed reads
     **dict.fromkeys(("reduce_bucket_size", "overlap_comm", "contiguous_gradients"), (1, 2, 3)),
     "allgather_bucket_size": (1, 2),
     "sub_group_size": (3,),
-    **dict.fromkeys(_STAGE3, (3,)),
+    **dict.fromkeys((*_STAGE3, "zero_hpz_partition_size"), (3,)),
 }
 _BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _OFFLOAD = (("offload_optimizer", "optimizer"), ("offload_param", "params"))
@@ -79,6 +79,7 @@ def adopt(config: RunConfig, explicit: frozenset[str]) -> tuple[dict[str, Any] |
         taking.take("scheduler.params.warmup_num_steps", "scheduler.warmup_steps", 0)
     taking.batch()
     taking.stated(ADOPTED)
+    taking.hybrid_shard()
     taking.gathering()
     taking.owners()
     taking.precision()
@@ -232,6 +233,13 @@ class _Taking:
             )
         else:
             self.config.precision.name = word  # type: ignore[assignment]
+
+    def hybrid_shard(self) -> None:
+        """hpZ's group; 0 and 1 mean none."""
+        path = "zero_optimization.zero_hpz_partition_size"
+        size = get(self.content, path)
+        if isinstance(size, int) and size > 1:
+            self.stated({path: "parallel.hybrid_shard"})
 
     def gathering(self) -> None:
         """At stage 3 the final model is saved from gathered weights: a file that forbids it is overruled, and that is
