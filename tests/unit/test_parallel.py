@@ -93,9 +93,7 @@ FACTS = ModelFacts(
 
 
 def sizes(layout: FsdpLayout | ZeroLayout, ranks: int) -> dict[str, int]:
-    workload = Workload(
-        Architecture.of("causal_lm", {"model_type": "gpt2"}), layout, device="cpu", num_processes=ranks
-    )
+    workload = Workload(Architecture.of("causal_lm", {"model_type": "gpt2"}), layout, device="cpu", num_processes=ranks)
     found: dict[str, int] = {}
     for item in layout.items(workload, FACTS, None):
         if "step" in item.moments:

@@ -48,7 +48,15 @@ class Engine(base.Engine):
         zero, offload = zero_section(config), offload_section(config)
         buckets = Buckets(**zero.model_dump(include=set(Buckets.__dataclass_fields__)))
         pool = offload.buffer_count * json_file.nvme_buffer_elements(config) if offload.params == "nvme" else 0
-        return ZeroLayout(zero.stage, offload.optimizer, offload.params, buckets, zero.partition_at_load, pool, config.parallel.hybrid_shard)
+        return ZeroLayout(
+            zero.stage,
+            offload.optimizer,
+            offload.params,
+            buckets,
+            zero.partition_at_load,
+            pool,
+            config.parallel.hybrid_shard,
+        )
 
     def layouts(self, like: StateLayout) -> Iterable[StateLayout]:
         """Every stage with every offload to the CPU that it allows."""
