@@ -9,6 +9,7 @@ import contextlib
 import gzip
 import io
 import lzma
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -54,6 +55,10 @@ _MARKS = (
     (b"\xff\xfe", "utf-16"),
     (b"\xfe\xff", "utf-16"),
 )
+
+
+_OTHER = re.compile(rb"[\x80-\xff]+")  # than ASCII
+_OF_TWO_BYTES = ("big5", "big5hkscs", "cp932", "cp949", "euc_jp", "euc_kr", "gb18030", "gb2312", "gbk", "shift_jis")
 
 
 def data_ending(path: Path) -> str:
@@ -126,7 +131,9 @@ def _refuse_other_bytes(path: Path, start: bytes, reading: Reading) -> None:
 
 def _undecodable(path: Path, reading: Reading) -> UnreadableFile:
     """Line, column and byte of the first character that cannot be decoded, and what encoding it may be."""
-    named = "UTF-8" if reading.encoding is None else reading.encoding
+    if reading.encoding is not None:
+        fix = f"save it as {reading.encoding} like the others, or all of them as UTF-8 with dataset.encoding=null"
+        return UnreadableFile(f"{path}: is not {reading.encoding}, which dataset.encoding says of all files", fix)
     with open_bytes(path) as raw:
         for number, line in enumerate(raw, start=1):
             try:
@@ -137,8 +144,8 @@ def _undecodable(path: Path, reading: Reading) -> UnreadableFile:
                 likely = _likely_encoding(line + raw.read(SAMPLE_BYTES))
                 fix = f"set dataset.encoding={likely}, or save the file as UTF-8" if likely else "save it as UTF-8"
                 where = f"line {number}, column {column} (byte 0x{line[at]:02x})"
-                return UnreadableFile(f"{path}: is not {named}: {where}{_looks_like(likely)}", fix)
-    return UnreadableFile(f"{path}: is not {named}", "save it as UTF-8")
+                return UnreadableFile(f"{path}: is not UTF-8: {where}{_looks_like(likely)}", fix)
+    return UnreadableFile(f"{path}: is not UTF-8", "save it as UTF-8")
 
 
 def _looks_like(encoding: str | None) -> str:
@@ -146,15 +153,16 @@ def _looks_like(encoding: str | None) -> str:
 
 
 def _likely_encoding(sample: bytes) -> str | None:
-    """Windows' Western code page where its accents stand among many plain letters, else what charset-normalizer takes
-    it for.
+    """What charset-normalizer takes the lines with such bytes for; single accents among plain letters, of which there
+    are too few to tell, stand for Windows' Western code page.
     """
     from charset_normalizer import from_bytes
 
-    other = [byte for byte in sample if byte > 127]
-    letters = sum(chr(byte).isalpha() for byte in sample if byte < 128)
-    with contextlib.suppress(UnicodeDecodeError):
-        if len(other) < letters / 2 and sample.decode("cp1252"):
-            return "cp1252"
-    best = from_bytes(sample).best()
+    lines = b"\n".join(line for line in sample.splitlines() if _OTHER.search(line))
+    best = from_bytes(lines, cp_exclusion=["utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_7"]).best()
+    runs = _OTHER.findall(lines)
+    if best is None or best.encoding not in _OF_TWO_BYTES:
+        with contextlib.suppress(UnicodeDecodeError):
+            if sum(len(run) == 1 for run in runs) > len(runs) / 2 and sample.decode("cp1252"):
+                return "cp1252"
     return best.encoding if best is not None else None

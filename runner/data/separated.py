@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from runner.data.reading import OnBad, Quoting, Reading, ReadLog, Row, Unreadabl
 
 MARK = '"'
 _TABBED = (".tsv", ".tab")
+_SEP_LINE = re.compile(r"sep=(.)")
 _NO_QUOTING = "set dataset.quoting=none where the file has no quoting, else write each mark inside a cell twice"
 
 
@@ -92,12 +94,24 @@ def separated_rows(path: Path, reading: Reading, on_bad: OnBad, log: ReadLog) ->
 
 
 def _header(path: Path, reading: Reading, dialect: Dialect, records: Iterator[list[str]]) -> list[str]:
-    names = next(records, [])
+    names = next((cells for cells in records if cells), [])  # empty lines before it are no header
+    hint = _SEP_LINE.fullmatch(dialect.delimiter.join(names).strip())
+    if hint is not None:
+        why = f"the first line is a spreadsheet's {hint[0]!r}, not the names of the columns"
+        raise UnreadableFile(f"{path}: {why}", f"remove that line{_delimiter_words(hint[1], dialect)}")
     other = next((name for name, mark in DELIMITERS.items() if len(names) == 1 and mark in names[0]), None)
-    if other is not None and reading.delimiter is None:
+    if other is not None and DELIMITERS[other] != dialect.delimiter:
         why = f"the header is one column with {DELIMITERS[other]!r} in it: {_short(names[0])!r}"
-        raise UnreadableFile(f"{path}: {why}", f"set dataset.delimiter={other}")
+        if reading.delimiter is None:
+            raise UnreadableFile(f"{path}: {why}", f"set dataset.delimiter={other}")
+        why += f", and dataset.delimiter={dialect.delimiter!r} holds for all files"
+        raise UnreadableFile(f"{path}: {why}", "write all files with the same delimiter")
     return names
+
+
+def _delimiter_words(delimiter: str, dialect: Dialect) -> str:
+    name = next((name for name, mark in DELIMITERS.items() if mark == delimiter), None)
+    return "" if name is None or delimiter == dialect.delimiter else f", and set dataset.delimiter={name}"
 
 
 def _records(path: Path, lines: _Lines, dialect: Dialect) -> Iterator[list[str]]:

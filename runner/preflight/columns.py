@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 from runner import paths
 from runner.config.schema import RunConfig
@@ -15,6 +16,7 @@ from runner.errors import Problem, nearest
 from runner.preflight.findings import names, on_split, override, places, rows_in
 from runner.recipe import Recipe
 
+COMPARED = 1000  # names that are compared with the one asked for; more would take seconds
 # Other names that people give to what recipes call by the first.
 _ALSO = {
     "label": ("labels", "class", "target", "category", "gold", "gold_label", "y", "intent", "sentiment"),
@@ -28,13 +30,15 @@ _ALSO = {
 
 def column_problems(config: RunConfig, recipe: Recipe, scans: Mapping[str, SplitScan]) -> list[Problem]:
     """Missing columns, names that stand twice, and splits or files that differ in the columns the recipe reads."""
-    problems = _one_column_twice(recipe) + _in_one_split_only(recipe, scans)
-    told = {problem.key for problem in problems}
+    problems = _one_column_twice(recipe)
     for split, scan in scans.items():
         problems += _names(config, split, scan)
-        if not recipe.checks_rows:
-            problems += [item for item in _missing(recipe, split, scan) if item.key not in told]
-            problems += _other_files(config, recipe, split, scan)
+    if recipe.checks_rows:
+        return problems
+    for name in recipe.columns:
+        problems += _column(recipe, name, scans)
+    for split, scan in scans.items():
+        problems += _other_files(config, recipe, split, scan)
     return problems
 
 
@@ -44,7 +48,7 @@ def _names(config: RunConfig, split: str, scan: SplitScan) -> list[Problem]:
     if padded:
         why = f"blanks around column names were trimmed: {names(padded)}"
         problems.append(on_split(config, split, why, "", "notice"))
-    twice = sorted({name for name in scan.columns if scan.columns.count(name) > 1})
+    twice = sorted(name for name, count in Counter(scan.columns).items() if count > 1)
     if twice:
         why = f"two columns have the same name: {names(twice)}"
         problems.append(on_split(config, split, why, "rename one of them in the file"))
@@ -55,37 +59,88 @@ def _has(scan: SplitScan, column: str | None) -> bool:
     return column is not None and (column in scan.columns or column in scan.kinds)
 
 
-def _missing(recipe: Recipe, split: str, scan: SplitScan) -> list[Problem]:
-    problems = []
-    for name in recipe.columns:
-        column, key = recipe.column(name), f"dataset.columns.{name}"
-        optional = name in recipe.optional_columns or (split == "test" and name == recipe.label_column)
-        if column is None and not optional:
-            fix = f"set {key}=COLUMN, one of {names(scan.columns)}"
-            problems.append(Problem(key, "null", "the recipe needs this column", fix))
-        elif column is not None and not _has(scan, column):
-            if optional and name not in recipe.config.dataset.columns and _same_but_for_case(column, scan) is None:
-                why = f"the {split} split has no column {name!r}, the run goes without it"
-                fitting = _guess(recipe, name, column, scan)
-                fix = f"set {override(key, fitting) if fitting else f'{key}=COLUMN'}, or {key}=null to say so"
-                problems.append(Problem(key, None, why, fix, "notice"))
-            else:
-                problems.append(_absent(recipe, split, name, scan))
-    return problems
+def _column(recipe: Recipe, name: str, scans: Mapping[str, SplitScan]) -> list[Problem]:
+    """One column of the recipe, over all splits: one finding, with an override that fits every split that lacks it."""
+    column, key = recipe.column(name), f"dataset.columns.{name}"
+    optional = name in recipe.optional_columns
+    if column is None:
+        first = next(iter(scans.values()), None)
+        fix = f"set {key}=COLUMN, one of {names(first.columns)}" if first else f"set {key}=COLUMN"
+        return [] if optional else [Problem(key, "null", "the recipe needs this column", fix)]
+    lacking = {
+        split: scan
+        for split, scan in scans.items()
+        if not _has(scan, column) and not (split == "test" and name == recipe.label_column)
+    }
+    if not lacking:
+        return []
+    having = [split for split, scan in scans.items() if _has(scan, column)]
+    if having:
+        return [_in_some_splits(recipe, name, having, lacking)]
+    differs_in_case = any(_same_but_for_case(column, scan) for scan in lacking.values())
+    if optional and name not in recipe.config.dataset.columns and not differs_in_case:
+        fitting = _common(lacking, lambda scan: _guess(recipe, name, column, scan))
+        why = f"the {_splits(lacking)} no column {column!r}, the run goes without it"
+        fix = f"set {override(key, fitting) if fitting else f'{key}=COLUMN'}, or {key}=null to say so"
+        return [Problem(key, None, why, fix, "notice")]
+    return [_absent(recipe, name, lacking)]
 
 
-def _absent(recipe: Recipe, split: str, name: str, scan: SplitScan) -> Problem:
+def _splits(scans: Mapping[str, SplitScan]) -> str:
+    """`train split has`, `train and validation splits have`."""
+    return f"{' and '.join(scans)} {'splits have' if len(scans) > 1 else 'split has'}"
+
+
+def _found(scans: Mapping[str, SplitScan]) -> str:
+    """The columns there are, by split where they differ."""
+    by_split = {split: names(scan.raw_columns) for split, scan in scans.items()}
+    if len(set(by_split.values())) == 1:
+        return next(iter(by_split.values()))
+    return "; ".join(f"{split}: {found}" for split, found in by_split.items())
+
+
+def _common(scans: Mapping[str, SplitScan], choose: Callable[[SplitScan], str | None]) -> str | None:
+    """The column that is chosen in each of the splits; None where they differ."""
+    chosen = {choose(scan) for scan in scans.values()}
+    return chosen.pop() if len(chosen) == 1 else None
+
+
+def _in_some_splits(recipe: Recipe, name: str, having: list[str], lacking: Mapping[str, SplitScan]) -> Problem:
+    """Trained on one thing, judged on another; no override gives two splits two names for one column."""
     column, key = recipe.column(name) or name, f"dataset.columns.{name}"
-    why = f"the {split} split has no such column; it has {names(scan.raw_columns)}"
-    chat = _chat_column(scan)
+    why = f"in {' and '.join(having)} there is this column, in {' and '.join(lacking)} there is not: {_found(lacking)}"
+    fix = "give all splits the same columns"
+    chat = _common(lacking, _chat_column)
+    if chat is not None:
+        fix += f" ({chat!r} holds conversations, which recipe=chat_sft reads)"
+    alike = _common(lacking, lambda scan: _same_but_for_case(column, scan) or _guess(recipe, name, column, scan))
+    if alike is not None:
+        fix += f": rename {alike!r} of {' and '.join(lacking)} to {column!r}"
+    if name in recipe.optional_columns:
+        fix += f", or go without it everywhere: {key}=null"
+    return Problem(key, column, why, fix)
+
+
+def _absent(recipe: Recipe, name: str, lacking: Mapping[str, SplitScan]) -> Problem:
+    column, key = recipe.column(name) or name, f"dataset.columns.{name}"
+    why = f"the {_splits(lacking)} no such column: {_found(lacking)}"
+    chat = _common(lacking, _chat_column)
     if chat is not None and (paths.conf_dir() / "recipe" / "chat_sft.yaml").is_file():
-        fix = f"{chat!r} holds conversations, which recipe=chat_sft reads"
-        return Problem(key, column, why, fix)
-    same = _same_but_for_case(column, scan)
+        return Problem(key, column, why, f"{chat!r} holds conversations, which recipe=chat_sft reads")
+    same = _common(lacking, lambda scan: _same_but_for_case(column, scan))
     if same is not None:
-        return Problem(key, column, f"{why}; {same!r} differs in case or blanks only", f"set {override(key, same)}")
-    guess = _guess(recipe, name, column, scan)
+        why += f"; {same!r} differs in case, blanks or invisible characters only"
+        fix = f"set {override(key, same)}" if same.isprintable() else f"rename it to {column!r} in the file"
+        return Problem(key, column, why, fix)
+    guess = _common(lacking, lambda scan: _guess(recipe, name, column, scan))
+    if guess is None and all(_looks_like_a_row(scan) for scan in lacking.values()):
+        return Problem(key, column, why, "write a line with the names of the columns first: this looks like a row")
     return Problem(key, column, why, f"set {override(key, guess)}" if guess else f"set {key}=COLUMN")
+
+
+def _looks_like_a_row(scan: SplitScan) -> bool:
+    """A file without a header: one of its `names` is a number, or as long as a sentence."""
+    return any(name.strip().lstrip("-").replace(".", "", 1).isdigit() or len(name.split()) > 4 for name in scan.columns)
 
 
 def _chat_column(scan: SplitScan) -> str | None:
@@ -93,11 +148,13 @@ def _chat_column(scan: SplitScan) -> str | None:
 
 
 def _folded(name: str) -> str:
-    return "".join(name.casefold().replace("_", " ").split())
+    visible = "".join(character for character in name.casefold().replace("_", " ") if character.isprintable())
+    return "".join(visible.split())
 
 
 def _same_but_for_case(column: str, scan: SplitScan) -> str | None:
-    return next((name for name in scan.columns if name != column and _folded(name) == _folded(column)), None)
+    folded = _folded(column)
+    return next((name for name in scan.columns if name != column and _folded(name) == folded), None)
 
 
 def _guess(recipe: Recipe, name: str, column: str, scan: SplitScan) -> str | None:
@@ -106,7 +163,7 @@ def _guess(recipe: Recipe, name: str, column: str, scan: SplitScan) -> str | Non
     fitting = [item for item in scan.columns if item not in taken and _kind_fits(recipe, name, item, scan)]
     by_name = {item.casefold(): item for item in fitting}
     known = next((by_name[other] for other in _ALSO.get(name, ()) if other in by_name), None)
-    return known or nearest(column, fitting, cutoff=0.75)
+    return known or nearest(column, fitting[:COMPARED], cutoff=0.75)
 
 
 def _kind_fits(recipe: Recipe, name: str, column: str, scan: SplitScan) -> bool:
@@ -129,24 +186,6 @@ def _one_column_twice(recipe: Recipe) -> list[Problem]:
         for name in recipe.columns
         if name != recipe.label_column and label is not None and recipe.column(name) == label
     ]
-
-
-def _in_one_split_only(recipe: Recipe, scans: Mapping[str, SplitScan]) -> list[Problem]:
-    """An optional column that one split has and another lacks: trained on pairs, judged on single sentences."""
-    if recipe.checks_rows:
-        return []
-    problems = []
-    for name in recipe.optional_columns:
-        column, key = recipe.column(name), f"dataset.columns.{name}"
-        having = [split for split, scan in scans.items() if _has(scan, column)]
-        lacking = [split for split in scans if split not in having]
-        if column is None or not having or not lacking:
-            continue
-        found = names(scans[lacking[0]].raw_columns)
-        why = f"in {' and '.join(having)} there is this column, in {' and '.join(lacking)} there is not: {found}"
-        fix = f"give all splits the same columns, or go without it everywhere: {key}=null"
-        problems.append(Problem(key, column, why, fix))
-    return problems
 
 
 def _other_files(config: RunConfig, recipe: Recipe, split: str, scan: SplitScan) -> list[Problem]:

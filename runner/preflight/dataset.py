@@ -121,11 +121,11 @@ def _scan(config: RunConfig, recipe: Recipe, split: str) -> SplitScan | Problem 
     try:
         scan = scan_split(source, paths.cache_dir(config.cache_dir))
     except UnreadableFile as error:
-        return Problem(f"dataset.{split}", named, str(error), error.fix)
+        return on_split(config, split, str(error), error.fix)
     if scan.rows == 0:
         lost = f": {scan.left_out} rows are bad: {places(scan.bad if scan.bad.count else scan.dropped, 2)}"
         why = f"this split has no rows{lost if scan.left_out else ''}"
-        return Problem(f"dataset.{split}", named, why, "fix the file" if scan.left_out else f"set dataset.{split}=FILE")
+        return on_split(config, split, why, "fix the file" if scan.left_out else f"set dataset.{split}=FILE")
     return scan
 
 

@@ -20,7 +20,8 @@ def on_split(config: RunConfig, split: str, why: str, fix: str = "", severity: S
     key = f"dataset.{split}"
     if split == "validation" and config.dataset.validation is None:
         key = "dataset.train"  # held out
-    return Problem(key, named_files(config.dataset, split), why, fix, severity)
+    named = named_files(config.dataset, split)
+    return Problem(key, named, why.replace(f"{named}: ", ""), fix, severity)  # the one file is named already
 
 
 def override(key: str, value: str) -> str:

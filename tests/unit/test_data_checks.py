@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -181,10 +182,41 @@ def test_a_column_that_only_one_split_has_is_an_error(tmp_path: Path):
     assert config is not None
 
 
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("text_a,sentence2,label", "sentence1: in train there is this column, in validation there is not"),
+        ("sentence1,sentence2,gold", "rename 'gold' of validation to 'label'"),
+        ("Sentence1,sentence2,label", "rename 'Sentence1' of validation to 'sentence1'"),
+    ],
+)
+def test_no_override_is_advised_where_splits_name_a_column_differently(header: str, said: str, tmp_path: Path):
+    _, problems = checked(tmp_path, table(tmp_path / "t.csv"), table(tmp_path / "d.csv", header))
+    [line] = lines(problems)
+    assert said in line
+    assert "set dataset.columns" not in line
+
+
+def test_a_file_without_a_header_is_told_so(tmp_path: Path):
+    rows = table(tmp_path / "t.csv").read_text().partition("\n")[2]
+    (tmp_path / "t.csv").write_text(rows)
+    _, problems = checked(tmp_path, tmp_path / "t.csv", tmp_path / "t.csv")
+    assert all("write a line with the names of the columns first" in line for line in lines(problems))
+
+
+def test_a_name_with_invisible_characters_is_to_be_renamed(tmp_path: Path):
+    train = table(tmp_path / "t.csv", "\u200bsentence1,sentence2,label")
+    _, problems = checked(tmp_path, train, train)
+    [line] = lines(problems)
+    assert "rename it to 'sentence1' in the file" in line
+
+
 def test_a_header_of_20000_columns_gives_a_bounded_message(tmp_path: Path):
     wide = tmp_path / "wide.csv"
     wide.write_text(",".join(f"column_{i}" for i in range(20_000)) + "\n" + ",".join("x" * 20_000) + "\n")
+    started = time.monotonic()
     _, problems = checked(tmp_path, wide, wide)
+    assert time.monotonic() - started < 5  # 10,000 names were compared with each other for as many seconds
     assert sum(len(problem.line()) for problem in problems) < 6000
     assert "and 19,988 more" in lines(problems)[0]
 

@@ -86,6 +86,10 @@ def test_compressed_files_are_read_by_their_ending(tmp_path: Path):
             "=cp1252",
         ),
         ("a.txt", "ok\nПривет, как твои дела сегодня\n".encode("cp1251"), "line 2, column 1 .*cp1251", "=cp1251"),
+        ("a.csv", "x,y\n日本語テキスト,1\n".encode("shift-jis"), "line 2, column 1 .*cp932", "dataset.encoding=cp932"),
+        ("a.csv", "x,y\n中文文本测试,1\n".encode("gbk"), "line 2, column 1 .*gb18030", "dataset.encoding=gb18030"),
+        ("a.csv", "sep=;\nx;y\n1;2\n", "the first line is a spreadsheet's 'sep=;'", "set dataset.delimiter=semicolon"),
+        ("a.csv", "sep=,\nx,y\n1,2\n", "the first line is a spreadsheet's 'sep=,'", "remove that line"),
         ("a.csv", "x,y\n1,2\n".encode("utf-16"), "begins with the mark of UTF-16", "set dataset.encoding=utf-16"),
         ("a.csv", "x,y\n1,2\n".encode("utf-16-le"), "every other byte is zero", "set dataset.encoding=utf-16-le"),
         ("a.jsonl", '{"x": 1}\n{x}\n', "line 2 is no JSON", "dataset.drop_bad_rows=true"),
@@ -119,11 +123,27 @@ def test_unreadable_files_say_where_and_what_to_do(
         ("a.csv", "\ufeffx,y\r\n1,ü\r\n", Reading()),
         ("a.tsv", 'x\ty\n1\t"ü"\n', Reading(quoting="double")),
         ("a.csv", "x,y\r1,ü\r", Reading()),
+        ("a.csv", "\n\r\nx,y\n1,ü\n", Reading()),
         ("a.jsonl", '{"x": "1", "y": "ü"}'.encode("utf-16-le"), Reading(encoding="utf-16-le")),
     ],
 )
 def test_the_keys_say_how_a_file_is_read(name: str, content: str | bytes, reading: Reading, tmp_path: Path):
     assert list(read_rows(write(tmp_path / name, content), reading)) == [{"x": "1", "y": "ü"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "reading", "said", "fix"),
+    [
+        (b"x,y\n1,2\n", Reading(delimiter=";"), "dataset.delimiter=';' holds for all files", "the same delimiter"),
+        (b"x,y\n1,2\n", Reading(encoding="utf-16"), "is not utf-16, which dataset.encoding says", "like the others"),
+    ],
+)
+def test_a_key_that_fits_another_file_only_says_so(
+    content: bytes, reading: Reading, said: str, fix: str, tmp_path: Path
+):
+    with pytest.raises(UnreadableFile, match=said) as caught:
+        list(read_rows(write(tmp_path / "a.csv", content), reading))
+    assert fix in caught.value.fix
 
 
 def test_a_tab_separated_file_keeps_lone_quotation_marks_and_all_its_rows(tmp_path: Path):

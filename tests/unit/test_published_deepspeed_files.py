@@ -175,4 +175,10 @@ def test_the_installed_deepspeed_judges_values_and_names() -> None:
     assert keys({"csv_monitor": wrong["csv_monitor"]}) == ["csv_monitor.output_pth"]
     [said] = other_blocks.library_problems({**ZERO2, "checkpoint": {"tag_validation": "Perhaps"}})
     assert "PERHAPS" in said.why
+    for odd in (
+        {"communication_data_type": "fp8"},
+        {"log_level": "loud"},
+        {"data_types": {"grad_accum_dtype": "int3"}},
+    ):
+        assert len(other_blocks.library_problems({**ZERO2, **odd})) == 1, odd
     assert keys({"checkpoint": {"tag_validation": "Warn"}, "flops_profiler": {"enabled": True}}) == []

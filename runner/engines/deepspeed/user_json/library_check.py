@@ -28,12 +28,28 @@ def refusals(content: dict[str, Any]) -> list[dict[str, Any]]:
     for name in BATCH[1:]:
         plain.pop(name, None)
     try:
-        DeepSpeedConfig(plain)
+        config = DeepSpeedConfig(plain)
+        _read_when_the_engine_starts(config)
     except ValidationError as error:
         return [_refusal(plain, error.title, item) for item in error.errors()]
     except Exception as error:  # noqa: BLE001 - whatever it dies of, a rank would die of it
         return [{"key": "", "value": None, "why": f"DeepSpeed refuses the file: {' '.join(str(error).split())[:300]}"}]
     return []
+
+
+def _read_when_the_engine_starts(config: Any) -> None:
+    """Names that DeepSpeed's configuration keeps as they are, and its engine then looks up.
+
+    Raises:
+        ValueError: as the engine would.
+    """
+    from deepspeed.runtime.config import DtypeEnum
+    from deepspeed.utils.logging import log_levels
+
+    if config.log_level is not None and config.log_level.lower() not in log_levels:
+        raise ValueError(f"log_level={config.log_level} is not one of {', '.join(log_levels)}")
+    if config.grad_accum_dtype is not None:
+        DtypeEnum(config.grad_accum_dtype)
 
 
 def _without_auto(node: dict[str, Any]) -> dict[str, Any]:

@@ -83,6 +83,10 @@ CHECKED_BY_LIBRARY = (
     "monitor_config",
     "zenflow",
     "aio",
+    "communication_data_type",
+    "seq_parallel_communication_data_type",
+    "gradient_allreduce_op",
+    "log_level",
 )
 
 
