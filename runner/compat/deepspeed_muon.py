@@ -38,6 +38,6 @@ def _nothing_compiled() -> Iterator[None]:
         torch.compile = compiler
 
 
-def _as_it_is(model: Callable[..., Any] | None = None, **_: Any) -> Any:
+def _as_it_is(model: Callable[..., Any] | None = None, **_: object) -> Callable[..., Any]:
     """`torch.compile` as a function or as a decorator with arguments, compiling nothing."""
     return model if model is not None else _as_it_is

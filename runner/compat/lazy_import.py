@@ -36,7 +36,7 @@ def imported_when_called(module: str, function: str) -> Iterator[None]:
 
 
 def _calling(module: str, function: str) -> Callable[..., Any]:
-    def call(*arguments: Any, **options: Any) -> Any:
+    def call(*arguments: object, **options: object) -> object:
         return getattr(importlib.import_module(module), function)(*arguments, **options)
 
     return call

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import pkgutil
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -38,7 +39,8 @@ def test_accelerate_gives_the_variables_of_its_own_launcher(tmp_path: Path) -> N
         "num_machines: 1\nmachine_rank: 0\nmixed_precision: bf16\nmain_process_port: 0\n"
     )
     script = tmp_path / "show.py"
-    script.write_text("import json, os; print(json.dumps(dict(os.environ)))")
+    # One rank answers: two would write into each other's lines.
+    script.write_text("import json, os\nif os.environ['RANK'] == '0':\n    print(json.dumps(dict(os.environ)))")
     done = subprocess.run(
         [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file), str(script)],
         env=cli_environment(),
@@ -144,6 +146,56 @@ assert unfused_attention(query, key, value, None, 0.0).tolist() == [[[[2.0, 4.0]
     _in_a_process(code)
 
 
+def test_a_checkpoint_is_saved_without_a_script_and_loaded_in_either_form() -> None:
+    """The two private names are still what the engine's own methods use."""
+    code = """
+import inspect, torch
+from deepspeed.runtime.config import DeepSpeedConfig
+from deepspeed.runtime.engine import DeepSpeedEngine
+from runner.compat.deepspeed_checkpoint import reading_universal, without_recovery_script
+assert "self._config.load_universal_checkpoint" in inspect.getsource(DeepSpeedEngine.load_universal_checkpoint)
+saving = [found for name, found in vars(DeepSpeedEngine).items() if "save" in name and callable(found)]
+assert any("self._copy_recovery_script(" in inspect.getsource(found) for found in saving)
+engine = DeepSpeedEngine.__new__(DeepSpeedEngine)
+torch.nn.Module.__init__(engine)
+vars(engine)["_config"] = DeepSpeedConfig({"train_batch_size": 1})
+before = engine._copy_recovery_script
+with without_recovery_script(engine):
+    assert engine._copy_recovery_script("nowhere") is None
+assert engine._copy_recovery_script == before
+assert engine.load_universal_checkpoint() is False
+with reading_universal(engine, True):
+    assert engine.load_universal_checkpoint() is True
+assert engine.load_universal_checkpoint() is False
+"""
+    _in_a_process(code)
+
+
+def test_a_storage_is_known_again_without_memory() -> None:
+    """Views share it, another tensor does not; on the meta device both have the address 0."""
+    code = """
+import torch
+from runner.compat.torch_storage import storage_identity
+whole, other = torch.empty(4, 2, device="meta"), torch.empty(4, 2, device="meta")
+assert whole.data_ptr() == other.data_ptr() == 0
+assert storage_identity(whole) == storage_identity(whole[1:].t())
+assert storage_identity(whole) != storage_identity(other)
+"""
+    _in_a_process(code)
+
+
+def test_a_data_sets_fingerprint_follows_its_content() -> None:
+    code = """
+from datasets import Dataset
+from runner.compat.datasets_fingerprint import fingerprint
+rows = Dataset.from_dict({"text": ["a", "b"]})
+assert isinstance(fingerprint(rows), str) and len(fingerprint(rows)) >= 16
+assert fingerprint(rows) == fingerprint(Dataset.from_dict({"text": ["a", "b"]}))
+assert fingerprint(rows) != fingerprint(Dataset.from_dict({"text": ["a", "c"]}))
+"""
+    _in_a_process(code)
+
+
 def _in_a_process(code: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -156,26 +208,19 @@ def _in_a_process(code: str) -> None:
 
 
 def private_uses(path: Path) -> list[str]:
-    """`library._name` and imports of private modules or names of libraries in one file; own private names do not
-    count.
+    """`thing._name` of anything but `self` and `cls`, and imports of private modules or names of libraries, in one
+    file.
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    libraries: set[str] = set()
-    found = []
-    for node in ast.walk(tree):
+    where, found = path.relative_to(ROOT), []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and not node.module.startswith("runner"):
-            libraries |= {alias.asname or alias.name for alias in node.names}
             parts = [*node.module.split("."), *(alias.name for alias in node.names)]
             if node.module != "__future__" and any(part.startswith("_") for part in parts):
-                found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {'.'.join(parts)}")
-        if isinstance(node, ast.Import):
-            libraries |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.startswith("__"):
-            continue
-        root: ast.AST = node.value
-        while isinstance(root, (ast.Attribute, ast.Call, ast.Subscript)):
-            root = root.func if isinstance(root, ast.Call) else root.value
-        if isinstance(root, ast.Name) and root.id in libraries and f"{root.id}.{node.attr}" != "os._exit":
-            found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {root.id}.….{node.attr}")
+                found.append(f"{where}:{node.lineno}: {'.'.join(parts)}")
+        if isinstance(node, ast.Attribute) and re.fullmatch(
+            "_[^_].*[^_]", node.attr
+        ):  # `_target_` is Hydra's documented key
+            written = ast.unparse(node)
+            if written not in (f"self.{node.attr}", f"cls.{node.attr}", "os._exit"):
+                found.append(f"{where}:{node.lineno}: {written}")
     return found

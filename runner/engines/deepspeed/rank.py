@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import DistributedType
 
+from runner.compat.deepspeed_checkpoint import reading_universal, without_recovery_script
 from runner.compat.deepspeed_muon import import_muon
 from runner.compat.deepspeed_ops import leave_out_shared_memory_op
 from runner.compat.transformers_zero3 import not_partitioned_at_construction
@@ -22,6 +23,12 @@ from runner.engines.adamw import parameter_groups, settings, torch_adamw
 from runner.engines.deepspeed.config import zero_section
 from runner.engines.deepspeed.ops import use_built
 from runner.engines.rank import AcceleratorOptions, Factor, GradientNorm, Prepared, RankError, StateWriter
+
+if TYPE_CHECKING:
+    from accelerate.optimizer import AcceleratedOptimizer
+    from accelerate.utils import DummyOptim
+    from deepspeed.runtime.engine import DeepSpeedEngine
+    from deepspeed.runtime.lr_schedules import WarmupLR
 
 TAG = "deepspeed"  # folder of DeepSpeed's files inside a checkpoint
 
@@ -46,9 +53,9 @@ class RankEngine(rank.RankEngine):
         return AcceleratorOptions(backend="gloo" if on_cpu else None)
 
     @property
-    def _engine(self) -> Any:
-        """DeepSpeed's engine; the library has no types."""
-        return self.accelerator.deepspeed_engine_wrapped.engine
+    def _engine(self) -> DeepSpeedEngine:
+        engine: DeepSpeedEngine = self.accelerator.deepspeed_engine_wrapped.engine
+        return engine
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
@@ -82,7 +89,7 @@ class RankEngine(rank.RankEngine):
         base = engine.basic_optimizer
         return Prepared(engine, engine.module, wrapped, base, None, engine.lr_scheduler, lambda: None)
 
-    def _optimizer(self, model: torch.nn.Module) -> Any:
+    def _optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer | DummyOptim:
         config = self.config.optimizer
         if config.owner != "deepspeed":
             return torch_adamw(self, model)
@@ -140,18 +147,16 @@ class RankEngine(rank.RankEngine):
     def load_state(self, prepared: Prepared, folder: Path, converted: Path | None) -> None:
         """From DeepSpeed's own files, or from their universal form."""
         engine, groups = self._engine, prepared.base_optimizer.param_groups
-        # DeepSpeed reads this from its JSON; it holds for this one load, not for the run.
-        engine._config.load_universal_checkpoint = converted is not None
         own_settings = [{key: value for key, value in group.items() if key not in ("params", "lr")} for group in groups]
-        path, _ = engine.load_checkpoint(str(converted or folder), tag=TAG)
-        engine._config.load_universal_checkpoint = False
+        with reading_universal(engine, converted is not None):
+            path, _ = engine.load_checkpoint(str(converted or folder), tag=TAG)
         if converted is not None:
             _fix_universal_load(prepared.base_optimizer, own_settings)
         if path is None:
             raise RankError(f"DeepSpeed found no checkpoint in {folder}")
 
 
-def _client_schedule(engine: Any, wrapped: Any, factor: Factor) -> Prepared:
+def _client_schedule(engine: DeepSpeedEngine, wrapped: AcceleratedOptimizer, factor: Factor) -> Prepared:
     """A torch scheduler on the optimizer that the engine really uses (accelerate may have swapped in CPU Adam)."""
     base = engine.basic_optimizer
     scheduler = torch.optim.lr_scheduler.LambdaLR(base, factor)
@@ -163,14 +168,14 @@ def _client_schedule(engine: Any, wrapped: Any, factor: Factor) -> Prepared:
     return Prepared(engine, engine.module, wrapped, base, scheduler, scheduler, step)
 
 
-def start_at_first_index(scheduler: Any) -> None:
+def start_at_first_index(scheduler: WarmupLR | None) -> None:
     """DeepSpeed's schedules start before index 0, so that their first two optimizer steps share index 0; start at 0."""
     if scheduler is not None and scheduler.last_batch_iteration < 0:
         scheduler.step(0)
 
 
 @contextlib.contextmanager
-def _writes_through(engine: Any, writer: StateWriter) -> Iterator[None]:
+def _writes_through(engine: DeepSpeedEngine, writer: StateWriter) -> Iterator[None]:
     """Have a DeepSpeed engine save its checkpoint with `writer`.
 
     It writes between collective operations. If a full disk raised an exception on one rank there, the others would
@@ -189,13 +194,11 @@ def _writes_through(engine: Any, writer: StateWriter) -> Iterator[None]:
 
     before = engine.checkpoint_engine
     engine.checkpoint_engine = Through()
-    # Its script for extracting weights is part of the installed package: `python -m deepspeed.utils.zero_to_fp32`.
-    engine._copy_recovery_script = lambda _path: None
     try:
-        yield
+        with without_recovery_script(engine):
+            yield
     finally:
         engine.checkpoint_engine = before
-        del engine._copy_recovery_script
 
 
 def _fix_universal_load(optimizer: torch.optim.Optimizer, own_settings: list[dict[str, Any]]) -> None:
