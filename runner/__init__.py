@@ -5,13 +5,11 @@ In a program: `runner.run([...])`; `runner.api` has render, estimate, fit and re
 
 from __future__ import annotations
 
-from typing import Any
-
 __version__ = "0.1.0"
 _FROM_API = ("RequestError", "RunFailed", "estimate", "run")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """The Python interface, imported when it is asked for: the command line does without."""
     if name in _FROM_API:
         from runner import api

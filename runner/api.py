@@ -15,7 +15,7 @@ import io
 import json
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from runner.errors import EXIT_COMPLETED, RequestError
@@ -99,7 +99,7 @@ def fit(arguments: Sequence[str] = ()) -> str:
         return _printed(main, list(arguments))
 
 
-def report(arguments: Sequence[str] = ()) -> Any:
+def report(arguments: Sequence[str] = ()) -> dict[str, Any]:
     """`python -m runner report ARGUMENTS --format json`, parsed.
 
     Raises:
@@ -107,10 +107,11 @@ def report(arguments: Sequence[str] = ()) -> Any:
     """
     from runner.cli.report import main
 
-    return json.loads(_printed(main, [*arguments, "--format", "json"]))
+    found: dict[str, Any] = json.loads(_printed(main, [*arguments, "--format", "json"]))
+    return found
 
 
-def _printed(main: Any, arguments: list[str]) -> str:
+def _printed(main: Callable[[list[str]], int], arguments: list[str]) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as out:
         main(arguments)
     return out.getvalue()

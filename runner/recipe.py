@@ -34,7 +34,7 @@ class Options(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _as_in_the_schema(cls, value: Any, info: ValidationInfo) -> Any:
+    def _as_in_the_schema(cls, value: object, info: ValidationInfo) -> object:
         """Numbers and text are read as everywhere else in a configuration."""
         annotation = cls.model_fields[str(info.field_name)].annotation
         kinds = get_args(annotation) or (annotation,)

@@ -15,6 +15,9 @@ from runner.config.schema import RunConfig
 from runner.memory.amounts import host_memory_bytes, parse_bytes
 
 if TYPE_CHECKING:
+    from runner.memory.estimate import MemoryEstimate
+    from runner.memory.past_predictions import PastPrediction
+    from runner.memory.search import Alternative, Fit
     from runner.memory.workload import Workload
 
 
@@ -57,7 +60,13 @@ def answer(workload: Workload, device_bytes: int | None, as_json: bool) -> None:
     show_past(console, past)
 
 
-def _as_json(found: Any, largest: Any, others: Any, past: Any, device_bytes: int | None) -> dict[str, Any]:
+def _as_json(
+    found: MemoryEstimate,
+    largest: Fit | None,
+    others: Sequence[Alternative],
+    past: Sequence[PastPrediction],
+    device_bytes: int | None,
+) -> dict[str, Any]:
     return {
         **found.as_dict(),
         "device_memory_bytes": device_bytes,

@@ -15,7 +15,8 @@ TEXT those whose name or meaning holds it."""
 
 def main(arguments: Sequence[str]) -> int:
     """Print all keys, or those whose name or meaning holds the text."""
-    lines = [f"{key}={field_of(key).default}: {field_of(key).description}" for key in key_names()] + _task_lines()
+    fields = {key: field for key in key_names() if (field := field_of(key)) is not None}
+    lines = [f"{key}={field.default}: {field.description}" for key, field in fields.items()] + _task_lines()
     found = [line for line in lines if not arguments or any(text.lower() in line.lower() for text in arguments)]
     print("\n".join(found) or f"no key and no meaning holds {' or '.join(arguments)}")
     return EXIT_COMPLETED

@@ -8,7 +8,6 @@ import contextlib
 import io
 import os
 import sys
-from typing import Any
 
 from runner.secrets import redacted
 
@@ -34,7 +33,7 @@ class Redacting:
     def __init__(self, stream: io.TextIOWrapper) -> None:
         self._stream = stream
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
@@ -64,7 +63,7 @@ def hand_on() -> None:
 class SafeStdout:
     """Standard output whose reader may go away while a run continues: a closed pipe, a closed terminal, a full disk."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(sys.stdout, name)
 
     def write(self, text: str) -> int:

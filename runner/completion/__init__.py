@@ -8,7 +8,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Literal, Union, get_args, get_origin
 
 SHELLS = ("bash", "zsh", "fish")
 # Flags of the verbs that parse them themselves; all have --help.
@@ -38,7 +38,8 @@ def script(shell: str, verbs: Mapping[str, str]) -> str:
     keys = key_names()
     groups = [f"+{name}=" if name in ADDED_GROUPS else f"{name}=" for name in group_options()]
     sections = sorted({f"{key.rpartition('.')[0]}." for key in keys if "." in key})
-    values = {key: found for key in keys if (found := _values(field_of(key).annotation))}
+    fields = {key: field for key in keys if (field := field_of(key)) is not None}
+    values = {key: found for key, field in fields.items() if (found := _values(field.annotation))}
     replaced = {
         "@CONF@": _quoted(str(conf_dir())),
         "@VERBS@": " ".join(verbs),
@@ -54,7 +55,7 @@ def script(shell: str, verbs: Mapping[str, str]) -> str:
     return text
 
 
-def _values(annotation: Any) -> list[str]:
+def _values(annotation: object) -> list[str]:
     """What may stand behind a key whose type names its values; [] for free ones."""
     if annotation is bool:
         return ["true", "false"]

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -245,7 +244,7 @@ def composing() -> Iterator[None]:
     except RequestError:
         raise
     except (HydraException, OmegaConfBaseException) as error:
-        raise RequestError(_hydra_problem(error)) from None
+        raise RequestError(hydra_problem(error)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RequestError(
             Problem(
@@ -260,7 +259,8 @@ def composing() -> Iterator[None]:
         ) from None
 
 
-def _hydra_problem(error: Exception) -> Problem:
+def hydra_problem(error: Exception) -> Problem:
+    """An error of Hydra or OmegaConf as one line with the key, where it names one."""
     not_optional = re.search(r"'(hydra\.(?:run|sweep)\.\w+)' is not Optional", f"{error} {error.__cause__}")
     if not_optional:
         key = not_optional[1]
@@ -283,12 +283,13 @@ def marked_missing(chosen: dict[str, str]) -> list[str]:
             continue
         package = _PACKAGE.search(text)
         prefix = "" if package and package[1] == "_global_" else f"{package[1] if package else group}."
-        missing = OmegaConf.missing_keys(OmegaConf.create(_without_references(read_yaml(path))))
+        content = _without_references(read_yaml(path))
+        missing = OmegaConf.missing_keys(OmegaConf.create(content if isinstance(content, dict) else {}))
         keys += [f"{prefix}{key}" for key in sorted({name.partition("[")[0] for name in missing})]  # a list as a whole
     return keys
 
 
-def _without_references(node: Any) -> Any:
+def _without_references(node: object) -> object:
     """A tree whose `${…}` are left out: OmegaConf's own search for missing keys dies on the first broken one."""
     if isinstance(node, dict):
         return {key: _without_references(value) for key, value in node.items() if key != "defaults"}

@@ -51,14 +51,14 @@ def with_changes(config: RunConfig, arguments: list[str]) -> tuple[RunConfig, fr
     return validated(plain), frozenset(item.key_or_group for item in parsed)
 
 
-def _set(plain: dict[str, Any], path: list[str], value: Any) -> None:
+def _set(plain: dict[str, Any], path: list[str], value: object) -> None:
     node = plain
     for name in path[:-1]:
         node = node.setdefault(name, {})
     node[path[-1]] = value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, QuotedString):
         return value.text
     if isinstance(value, list):

@@ -20,6 +20,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -80,7 +81,7 @@ def run_multirun(arguments: list[str], run_batch: RunBatch) -> None:
         assert hydra is not None, "started above"
         hydra.multirun("config", task_function=run_batch, overrides=ready, with_log_configuration=False)  # type: ignore[arg-type]
     except (HydraException, OmegaConfBaseException) as error:
-        raise RequestError(app._hydra_problem(error)) from None
+        raise RequestError(app.hydra_problem(error)) from None
     finally:
         GlobalHydra.instance().clear()
 
@@ -143,7 +144,7 @@ class CellsLauncher(Launcher):
 
     __module__ = hydra_plugins.PLUGIN_PACKAGE
 
-    def setup(self, *, hydra_context: Any, task_function: Any, config: DictConfig) -> None:
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Called by Hydra; `task_function` is the `run_batch` that was given to `run_multirun`."""
         self._loader, self._config, self._run_batch = hydra_context.config_loader, config, task_function
 
@@ -175,7 +176,7 @@ class CellsLauncher(Launcher):
         except RequestError as error:
             return replace(cell, problems=error.problems, plain=plain)
         except (HydraException, OmegaConfBaseException) as error:
-            return replace(cell, problems=[app._hydra_problem(error)])
+            return replace(cell, problems=[app.hydra_problem(error)])
 
     def _tree(self, job: int, overrides: list[str]) -> DictConfig:
         groups = app.group_options()
@@ -225,14 +226,14 @@ class ProductSweeper(Sweeper):
     def __init__(self, params: dict[str, Any] | None = None, max_batch_size: int | None = None) -> None:
         self._params = dict(params or {})
 
-    def setup(self, *, hydra_context: Any, task_function: Any, config: DictConfig) -> None:
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Called by Hydra."""
         self._loader = hydra_context.config_loader
         self._launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
 
-    def sweep(self, arguments: list[str]) -> Any:
+    def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         """All combinations of `hydra.sweeper.params` and of what was typed; the same key typed wins."""
         parser, groups = OverridesParser.create(config_loader=self._loader), set(app.group_options())
         prepared = [f"{key}={value}" for key, value in self._params.items()]

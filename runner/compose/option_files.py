@@ -44,8 +44,9 @@ def _walk(option: Option, trail: tuple[Path, ...]) -> list[Problem]:
     wrong = _wrong_shape(content)
     if wrong:
         return [Problem(str(path), None, wrong, "fix the file")]
-    entries = (content or {}).get("defaults") or []
-    found = _wrong_entries(path, option[0], entries) + _groups_as_keys(path, option[0], content or {})
+    settings = content if isinstance(content, dict) else {}
+    entries = settings.get("defaults") or []
+    found = _wrong_entries(path, option[0], entries) + _groups_as_keys(path, option[0], settings)
     if found:
         return found
     return [
@@ -56,7 +57,7 @@ def _walk(option: Option, trail: tuple[Path, ...]) -> list[Problem]:
     ]
 
 
-def _wrong_shape(content: Any) -> str:
+def _wrong_shape(content: object) -> str:
     if content is None:
         return ""
     if not isinstance(content, dict):
@@ -83,7 +84,7 @@ def _groups_as_keys(path: Path, own_group: str, content: dict[str, Any]) -> list
     return [_group_as_key(path, own_group, key, value) for key, value in chosen.items()]
 
 
-def _group_as_key(path: Path, own_group: str, key: str, value: Any) -> Problem:
+def _group_as_key(path: Path, own_group: str, key: str, value: object) -> Problem:
     group = SET_BY_GROUP.get(key, key)
     why = "a group is chosen in a defaults list or on the command line; as a plain key it has no effect"
     return Problem(f"{path}: {key}", value, why, _choice(f"- override /{group}", own_group, group, value))
@@ -105,7 +106,7 @@ def _wrong_entries(path: Path, own_group: str, entries: list[Any]) -> list[Probl
     return problems
 
 
-def _choice(start: str, own_group: str, group: str, value: Any) -> str:
+def _choice(start: str, own_group: str, group: str, value: object) -> str:
     """How an option is chosen: the line of the defaults list, or on the command line; with the options, where `value`
     is none.
     """
@@ -119,12 +120,9 @@ def _choice(start: str, own_group: str, group: str, value: Any) -> str:
 
 def _may_choose(own_group: str, group: str) -> bool:
     """Whether a file of one group may choose from another: Hydra visits the primary list from its end."""
-    order = [
-        key
-        for entry in read_yaml(paths.conf_dir() / "config.yaml")["defaults"]
-        if isinstance(entry, dict)
-        for key in entry
-    ]
+    primary = read_yaml(paths.conf_dir() / "config.yaml")
+    entries = primary["defaults"] if isinstance(primary, dict) else []
+    order = [key for entry in entries if isinstance(entry, dict) for key in entry]
     if own_group not in order:
         return group in order  # added at the end, so visited first
     return group in order[: order.index(own_group)] or group not in (*order, *ADDED_GROUPS)

@@ -9,6 +9,7 @@ from typing import Any, cast, get_args
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from runner.config.schema import RunConfig
@@ -112,7 +113,7 @@ def _without_union_echoes(problems: dict[tuple[int | str, ...], Problem]) -> lis
     return list(first.values())
 
 
-def broken_nodes(node: Any, prefix: str) -> list[Problem]:
+def broken_nodes(node: DictConfig | ListConfig, prefix: str) -> list[Problem]:
     """Walk every node, used or not: a `???` or a broken reference surfaces now, not in hour three."""
     problems: list[Problem] = []
     in_list = isinstance(node, ListConfig)
@@ -195,7 +196,7 @@ def _allowed(key: str) -> str:
     return f"for example {key}={example}" if field.default not in (None, {}, [], "") else f"{field.description}"
 
 
-def field_of(key: str) -> Any:
+def field_of(key: str) -> FieldInfo | None:
     """The pydantic field behind a dotted key, or None inside an open mapping."""
     section: Any = RunConfig
     *parents, leaf = key.split(".")

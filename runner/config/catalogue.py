@@ -39,7 +39,7 @@ def option_values(group: str, name: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def read_yaml(path: Path) -> Any:
+def read_yaml(path: Path) -> object:
     """What a YAML file holds.
 
     Raises:

@@ -9,14 +9,14 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 
-def _whole(value: Any) -> Any:
+def _whole(value: object) -> object:
     """Accept `2e8` where an integer is meant: OmegaConf reads it as the float 200000000.0."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value
 
 
-def _numeric_text(value: Any) -> Any:
+def _numeric_text(value: object) -> object:
     """Accept a quoted number such as `"3e-4"`; anything that is no number is left to the validator."""
     if isinstance(value, str):
         try:
@@ -33,21 +33,21 @@ def _in_64_bits(value: int) -> int:
     return value
 
 
-def no_truth_value(value: Any) -> Any:
+def no_truth_value(value: object) -> object:
     """Refuse `true` where a number is meant: Python would count it as 1."""
     if isinstance(value, bool):
         raise PydanticCustomError("number_type", "input should be a number, not true or false")
     return value
 
 
-def integer_text(value: Any) -> Any:
+def integer_text(value: object) -> object:
     """An integer where text is meant is that text: YAML and Hydra read `note=42` and
     `launcher.gpu_ids=0` as numbers.
     """
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _finite(value: Any, key: str = "") -> Any:
+def _finite(value: object, key: str = "") -> object:
     """Infinity and NaN are no JSON, wherever in an open mapping they stand."""
     if isinstance(value, float) and not math.isfinite(value):
         raise PydanticCustomError(

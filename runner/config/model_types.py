@@ -62,7 +62,7 @@ class ConfigClass:
         """Whether setting the key can change anything."""
         return not self.complete or key in self.types or key in self.aliases or key in self.read
 
-    def holds(self, key: str, value: Any) -> bool:
+    def holds(self, key: str, value: object) -> bool:
         """Whether the key's annotation allows the value; transformers is strict: no text for a number, no bool for an
         int.
         """

@@ -4,13 +4,11 @@ deep.
 
 from __future__ import annotations
 
-from typing import Any
-
 MOST_VALUES = 100_000  # with every anchor written out; a configuration has some hundreds
 MOST_LEVELS = 64
 
 
-def shape_problem(content: Any) -> str:
+def shape_problem(content: object) -> str:
     """What is wrong with the shape of a tree, in words; empty where nothing is.
 
     Each node is counted once and remembered by identity: an anchor used ten times in ten places costs one visit.
@@ -18,7 +16,7 @@ def shape_problem(content: Any) -> str:
     sizes: dict[int, int] = {}
     above: set[int] = set()
 
-    def size(node: Any, level: int) -> int:
+    def size(node: object, level: int) -> int:
         if not isinstance(node, (dict, list)):
             return 1
         if id(node) in above:

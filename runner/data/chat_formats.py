@@ -107,7 +107,7 @@ def read(row: dict[str, Any], format_name: str, columns: Collection[str]) -> Con
     return Conversation(messages, list(tools) if isinstance(tools, (list, tuple)) and tools else None)
 
 
-def _decoded(value: Any) -> Any:
+def _decoded(value: object) -> object:
     """A list that a csv or a hub data set keeps as JSON text; anything else as it is."""
     if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
         try:
@@ -117,7 +117,7 @@ def _decoded(value: Any) -> Any:
     return value
 
 
-def _turns(value: Any, column: str, role_key: str, content_key: str) -> list[Message]:
+def _turns(value: object, column: str, role_key: str, content_key: str) -> list[Message]:
     """A list of turns, each an object with a role and a content under these keys."""
     turns = _decoded(value)
     if not isinstance(turns, (list, tuple)):
@@ -125,7 +125,7 @@ def _turns(value: Any, column: str, role_key: str, content_key: str) -> list[Mes
     return [_turn(turn, f"turn {number} of {column!r}", role_key, content_key) for number, turn in enumerate(turns, 1)]
 
 
-def _turn(turn: Any, place: str, role_key: str, content_key: str) -> Message:
+def _turn(turn: object, place: str, role_key: str, content_key: str) -> Message:
     if not isinstance(turn, dict):
         raise WrongRow(f"{place} is no object with {role_key!r} and {content_key!r}")
     written = turn.get(role_key)
@@ -142,7 +142,7 @@ def _turn(turn: Any, place: str, role_key: str, content_key: str) -> Message:
     return {"role": role, "content": content, **({"tool_calls": _plain_calls(calls)} if calls else {}), **kept}
 
 
-def _text(content: Any, place: str, key: str, may_be_missing: bool) -> str:
+def _text(content: object, place: str, key: str, may_be_missing: bool) -> str:
     """Text of a turn; of a list of parts (`{"type": "text", "text": …}`) the texts one after the other."""
     if isinstance(content, str):
         return content
@@ -197,7 +197,8 @@ def _sharegpt(row: dict[str, Any]) -> list[Message]:
 def _alpaca(row: dict[str, Any]) -> list[Message]:
     """Instruction and input are one user turn, with a line feed between; `history` holds earlier pairs."""
     turns: list[tuple[Any, Any]] = []
-    for pair in _decoded(row.get("history")) or []:
+    history = _decoded(row.get("history")) or []
+    for pair in history if isinstance(history, (list, tuple)) else [history]:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
             raise WrongRow("'history' is no list of pairs of instruction and answer")
         turns.append((pair[0], pair[1]))

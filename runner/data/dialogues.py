@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -23,7 +23,7 @@ class Dialogue:
     separator: str
 
     @classmethod
-    def of(cls, value: Any, separator: str, context_line: bool) -> Dialogue:
+    def of(cls, value: object, separator: str, context_line: bool) -> Dialogue:
         """A dialogue from a data row.
 
         Args:

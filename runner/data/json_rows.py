@@ -17,7 +17,7 @@ def _constant(name: str) -> float | None:
     return None if name == "NaN" else float(name)
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str) -> object:
     return json.loads(text, parse_constant=_constant)
 
 
@@ -88,7 +88,8 @@ def _one_a_line(path: Path, reading: Reading) -> bool:
         row = _parsed(first)
     except (ValueError, RecursionError):
         return False
-    return bool(second.strip()) or not any(isinstance(value, (list, dict)) for value in row.values())
+    values = row.values() if isinstance(row, dict) else ()
+    return bool(second.strip()) or not any(isinstance(value, (list, dict)) for value in values)
 
 
 def _lists_in(content: dict[str, Any]) -> str:

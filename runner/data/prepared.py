@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from runner import __version__, paths
+from runner.compat.datasets_fingerprint import fingerprint
 from runner.config.inputs import DatasetConfig
 from runner.data.features import DamagedFeatures, Features, FeatureWriter, open_features
 from runner.data.preparing import Preparing, Report, all_cores, locked, no_report
@@ -207,7 +208,7 @@ def _hub_source(dataset: DatasetConfig, split: str) -> _Source:
     assert dataset.hub_id is not None
     loaded = load_dataset(dataset.hub_id, dataset.hub_config, revision=dataset.revision, split=getattr(dataset, split))
     limit = {"train": dataset.max_train_rows, "validation": dataset.max_validation_rows}.get(split)
-    return _Source(islice(iter(loaded), limit), [loaded._fingerprint, limit])
+    return _Source(islice(iter(loaded), limit), [fingerprint(loaded), limit])
 
 
 def _fingerprint(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, rows: object) -> str:

@@ -9,7 +9,6 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -91,11 +90,14 @@ def _stamp(path: Path) -> list[object]:
     return [str(path), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
 
 
-def _code_of(check: Any) -> str:
+def _code_of(check: object) -> str:
     """A recipe's own check decides what is found: its options and its file are a part of the answer's name."""
     import inspect
 
-    recipe = check.__self__
+    from runner.recipe import Recipe
+
+    recipe = check.__self__ if inspect.ismethod(check) else None
+    assert isinstance(recipe, Recipe), "`row_problem` is a recipe's"
     return file_hash(Path(inspect.getfile(type(recipe)))) + str(recipe.options.model_dump(mode="json"))
 
 

@@ -35,7 +35,7 @@ class StateDict(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Its state."""
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> object:
         """Take it up."""
 
 

@@ -42,7 +42,7 @@ class GuardedHost:
 
         return self._host.run(op, run_dir, environment, look)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """Everything else is the host's own."""
         return getattr(self._host, name)
 

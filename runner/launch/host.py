@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from runner.launch.preload import preload
 from runner.launch.process_signals import die_with_parent, leave_stopping_to_the_runner
@@ -32,7 +32,7 @@ def main() -> None:
         _serve(request, answers)
 
 
-def _serve(request: dict[str, Any], answers: Any) -> None:
+def _serve(request: dict[str, Any], answers: IO[str]) -> None:
     if request.get("background"):
         _in_background(request)
         return

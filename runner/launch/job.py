@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import render, rundir
 from runner.compat import accelerate_launch
@@ -12,6 +12,9 @@ from runner.config.schema import RunConfig
 from runner.launch.meeting import meeting_from_environment
 from runner.launch.process_signals import leave_stopping_to_the_runner
 from runner.launch.rank_process import rank_entry
+
+if TYPE_CHECKING:
+    from torch.distributed.launcher.api import LaunchConfig
 
 FOREIGN = (
     "ACCELERATE_",
@@ -60,7 +63,7 @@ def rank_variables(config: RunConfig, run_dir: Path) -> dict[str, str]:
     return {**variables, **render.rank_environment(config), rundir.STARTED_BY_RUNNER: "1"}
 
 
-def _launch_config(config: RunConfig, run_dir: Path) -> Any:
+def _launch_config(config: RunConfig, run_dir: Path) -> LaunchConfig:
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig
 

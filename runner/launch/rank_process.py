@@ -12,12 +12,15 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from runner import rundir
 from runner.launch.process_signals import die_with_parent, leave_stopping_to_the_runner
 from runner.rundir.rank_errors import begin_attempt, ended_marker, keep_error
 from runner.secrets import redacted
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 # Words of torch's allocators, of cuBLAS and cuDNN when they make their workspaces, and of NCCL when it makes its
 # buffers.
@@ -69,11 +72,12 @@ def _own_log(run_dir: Path, rank: int) -> None:
 class _Log(io.FileIO):
     """A log whose disk may be full: what cannot be written is lost, the rank continues. Secrets stay out of it."""
 
-    def write(self, data: Any) -> int:
-        text = redacted(bytes(data).decode("utf-8", "replace")).encode()
+    def write(self, data: Buffer) -> int:
+        content = bytes(data)
+        text = redacted(content.decode("utf-8", "replace")).encode()
         with contextlib.suppress(OSError):
             super().write(text)
-        return len(data)
+        return len(content)
 
 
 def _log_text(descriptor: int) -> io.TextIOWrapper:

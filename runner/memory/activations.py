@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from runner.compat.torch_storage import storage_identity
 from runner.memory.architecture import meta_model, quiet_transformers
 from runner.memory.facts import Architecture, ModelFacts
 from runner.memory.items import Item
@@ -74,7 +75,7 @@ class SavedTensors:
 
     def note_copy(self, tensor: torch.Tensor) -> None:
         """Remember a half-precision copy of a weight, to be counted apart if autograd keeps it."""
-        self._copies.add(tensor.untyped_storage()._cdata)
+        self._copies.add(storage_identity(tensor))
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
         """Hook for saved_tensors_hooks: counts the tensor's storage unless it is known or ignored."""
@@ -84,7 +85,7 @@ class SavedTensors:
     def count(self, tensor: torch.Tensor) -> None:
         """Count a tensor that stays alive during the backward pass."""
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = storage_identity(tensor)
         if key in self.ignored or key in self._alive:
             return
         # The storage is held here: a freed one could give its identity to another.
@@ -256,7 +257,7 @@ def batch_tensors(
 def _resident(model: PreTrainedModel) -> set[int]:
     """Identities of the storages of parameters and buffers."""
     tensors = [*model.parameters(), *model.buffers()]
-    return {tensor.untyped_storage()._cdata for tensor in tensors}
+    return {storage_identity(tensor) for tensor in tensors}
 
 
 @contextmanager

@@ -14,12 +14,18 @@ differ from the pass on a CPU or GPU, and each is put right here:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from runner.compat.torch_attention import unfused_attention
 from runner.memory.workload import Workload
 
+if TYPE_CHECKING:
+    import torch
+    from torch.autograd.function import FunctionCtx
+    from torch.overrides import TorchFunctionMode
+
+Arguments = tuple[object, ...]
 _CPU_HALF = (
     "linear",
     "matmul",
@@ -59,7 +65,7 @@ _CPU_FLOAT = ("mse_loss", "nll_loss", "binary_cross_entropy_with_logits")
 _HALF_MATMUL_DUNDERS = ("__matmul__", "__rmatmul__")
 
 
-def device_emulation(workload: Workload, padded: bool, on_copy: Callable[[Any], None]) -> Any:
+def device_emulation(workload: Workload, padded: bool, on_copy: Callable[[torch.Tensor], None]) -> TorchFunctionMode:
     """A context manager to run a meta forward in, as `workload.device` would run it.
 
     `padded` answers value-dependent questions about masks. Half-precision copies of weights that
@@ -71,7 +77,13 @@ def device_emulation(workload: Workload, padded: bool, on_copy: Callable[[Any], 
     specials = _specials(workload.device)
 
     class Emulation(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self,
+            func: Callable[..., object],
+            types: Collection[type],
+            args: tuple[Any, ...] = (),
+            kwargs: dict[str, Any] | None = None,
+        ) -> object:
             kwargs = kwargs or {}
             name = getattr(func, "__name__", "")
             if name in ("__bool__", "item") and args and getattr(args[0], "is_meta", False):
@@ -87,7 +99,7 @@ def device_emulation(workload: Workload, padded: bool, on_copy: Callable[[Any], 
 class _Autocast:
     """The casts autocast makes around one call, with its cache of weight copies."""
 
-    def __init__(self, workload: Workload, on_copy: Callable[[Any], None]) -> None:
+    def __init__(self, workload: Workload, on_copy: Callable[[torch.Tensor], None]) -> None:
         import torch
 
         self.half = torch.float16 if workload.compute_precision == "fp16" else torch.bfloat16
@@ -95,10 +107,10 @@ class _Autocast:
         sdpa = ("scaled_dot_product_attention",)
         self.to_half = frozenset((_CUDA_HALF if cuda else _CPU_HALF) + sdpa + _HALF_MATMUL_DUNDERS)
         self.to_float = frozenset(_CUDA_FLOAT if cuda else _CPU_FLOAT)
-        self.cache: dict[int, Any] = {}
+        self.cache: dict[int, torch.Tensor] = {}
         self.on_copy = on_copy
 
-    def apply(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def apply(self, name: str, args: Arguments, kwargs: dict[str, Any]) -> tuple[Arguments, dict[str, Any]]:
         """Arguments of a call as autocast would pass them on."""
         import torch
 
@@ -111,7 +123,7 @@ class _Autocast:
         cast = functools.partial(self._cast, target=target)
         return _map(cast, args), {key: cast(value) for key, value in kwargs.items()}
 
-    def _cast(self, value: Any, target: Any) -> Any:
+    def _cast(self, value: object, target: torch.dtype) -> object:
         import torch
 
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype == target:
@@ -124,7 +136,7 @@ class _Autocast:
         return self.cache[id(value)]
 
 
-def _map(function: Callable[[Any], Any], args: Any) -> Any:
+def _map(function: Callable[[object], object], args: Sequence[object]) -> Arguments:
     return tuple(_map(function, arg) if isinstance(arg, (tuple, list)) else function(arg) for arg in args)
 
 
@@ -136,27 +148,34 @@ def _specials(device: str) -> dict[str, Callable[..., Any]]:
     return found
 
 
-def _cuda_dropout(function: Any, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+def _cuda_dropout(
+    function: Callable[..., torch.Tensor],
+    input: torch.Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> torch.Tensor:
     """CUDA's fused dropout keeps a boolean mask, one byte an element."""
     import torch
 
     if not training or p == 0.0:
         return function(input, p, training, inplace)
-    return torch.ops.aten.native_dropout(input, p, True)[0]
+    kept: torch.Tensor = torch.ops.aten.native_dropout(input, p, True)[0]
+    return kept
 
 
 def _attention(
     device: str,
-    function: Any,  # noqa: ARG001
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
+    _function: Callable[..., torch.Tensor],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Any:
+) -> torch.Tensor:
     """Attention as the device's kernel keeps it: CPU has no fused kernel with dropout, CUDA has."""
     import torch
 
@@ -167,18 +186,25 @@ def _attention(
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         # Fused kernels add the mask: a boolean one is turned into numbers of the query's type, per call.
         attn_mask = torch.zeros(attn_mask.shape, dtype=query.dtype, device="meta")
-    return _fused_attention().apply(query, key, value, attn_mask)
+    output: torch.Tensor = _fused_attention().apply(query, key, value, attn_mask)  # type: ignore[no-untyped-call]
+    return output
 
 
 @functools.lru_cache(maxsize=1)
-def _fused_attention() -> Any:
+def _fused_attention() -> type[torch.autograd.Function]:
     import torch
 
     class FusedAttention(torch.autograd.Function):
         """Shapes (rows, heads, length, width); keeps q, k, v, mask, output and fp32 logsumexp (rows, heads, length)."""
 
         @staticmethod
-        def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any) -> Any:
+        def forward(
+            ctx: FunctionCtx,
+            query: torch.Tensor,
+            key: torch.Tensor,
+            value: torch.Tensor,
+            mask: torch.Tensor | None,
+        ) -> torch.Tensor:
             rows, heads, length, _ = query.shape
             # Kernels write (rows, length, heads, width), so that merging the heads afterwards copies nothing.
             output = query.new_empty(rows, length, heads, value.shape[-1]).transpose(1, 2)
@@ -188,7 +214,7 @@ def _fused_attention() -> Any:
             return output
 
         @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:  # noqa: ARG004
+        def backward(_ctx: FunctionCtx, *_gradients: torch.Tensor) -> NoReturn:
             raise RuntimeError("an estimate runs no backward pass")
 
     return FusedAttention

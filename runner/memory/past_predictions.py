@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from runner.engines import label_of
 from runner.regular_files import read_regular
@@ -55,7 +54,7 @@ def _read(paths: Sequence[Path]) -> Iterator[PastPrediction]:
             )
 
 
-def _largest(values: Any) -> int:
+def _largest(values: object) -> int:
     numbers = (
         [int(value) for value in values or [] if isinstance(value, (int, float))] if isinstance(values, list) else []
     )

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from email.message import Message
-from typing import IO, Any, Literal
+from typing import IO, Literal
 from urllib.parse import quote, unquote, urlparse
 
 from runner import paths
@@ -100,7 +100,7 @@ def _ask(wanted: Wanted, answer: Answer) -> None:
         return
 
 
-def _lower(headers: Any) -> dict[str, str]:
+def _lower(headers: Message) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 

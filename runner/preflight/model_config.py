@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 from runner import paths
@@ -63,7 +64,7 @@ def check_architecture(config: RunConfig, recipe: Recipe) -> list[Problem]:
     return problems or _indivisible(settings, facts)
 
 
-def _wrong_value(settings: ConfigClass, kind: str, key: str, value: Any) -> list[Problem]:
+def _wrong_value(settings: ConfigClass, kind: str, key: str, value: object) -> list[Problem]:
     name = f"model.config.{key}"
     if not settings.knows(key):
         return [
@@ -93,10 +94,10 @@ def _wrong_value(settings: ConfigClass, kind: str, key: str, value: Any) -> list
                 _example(settings, key),
             )
         ]
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if SIZES.fullmatch(key) and value is not None and (not isinstance(value, int) or value < 1):
         return [Problem(name, value, "a size is a whole number of at least 1", _example(settings, key))]
-    if number and re.search(r"dropout|_prob$|pdrop$", key) and not 0 <= value <= 1:
+    number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if number is not None and re.search(r"dropout|_prob$|pdrop$", key) and not 0 <= number <= 1:
         return [Problem(name, value, "a probability lies between 0 and 1", _example(settings, key))]
     acts = activation_functions()
     if isinstance(value, str) and acts and re.search(r"_act$|^activation_function$", key) and value not in acts:
@@ -134,7 +135,7 @@ def _example(settings: ConfigClass, key: str) -> str:
     return f"for example model.config.{key}={'null' if default is None else default}"
 
 
-def _near(prefix: str, word: str, known: Any, otherwise: str = "") -> str:
+def _near(prefix: str, word: str, known: Collection[str], otherwise: str = "") -> str:
     near = nearest(word, known)
     return f"did you mean {prefix}{near}?" if near else otherwise or f"known are {', '.join(sorted(known)[:8])}, …"
 

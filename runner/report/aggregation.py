@@ -263,7 +263,7 @@ def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in keys if any(config.get(key, missing) != first.get(key, missing) for config in configs[1:])]
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """A configuration value as a user would type it."""
     if value is None:
         return "null"

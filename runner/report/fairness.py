@@ -49,18 +49,18 @@ class Fairness:
 def _paths(*paths: str) -> Callable[[Run], Any]:
     """A reader of several record values at once; None when none of them is recorded."""
 
-    def read(run: Run) -> Any:
+    def read(run: Run) -> object:
         values = [dig(run.raw, path) for path in paths]
         return None if all(value is None for value in values) else values
 
     return read
 
 
-def _data_fingerprints(run: Run) -> Any:
+def _data_fingerprints(run: Run) -> object:
     return _paths("data.train.fingerprint", "data.validation.fingerprint")(run)
 
 
-def _devices(run: Run) -> Any:
+def _devices(run: Run) -> object:
     """Device kind, models and number of ranks, in whichever of the record's shapes they stand."""
     devices = [mapping(device).get("name", device) for device in sequence(dig(run.raw, "hardware.devices"))]
     kind = dig(run.raw, "observed.device")
@@ -69,12 +69,12 @@ def _devices(run: Run) -> Any:
     return [kind, devices, run.world_size, dig(run.raw, "hardware.cpu")]
 
 
-def _optimizer(run: Run) -> Any:
+def _optimizer(run: Run) -> object:
     name = dig(run.raw, "observed.optimizer_class")
     return f"{name} (fused)" if name and dig(run.raw, "observed.optimizer_fused") else name
 
 
-def _packages(run: Run) -> Any:
+def _packages(run: Run) -> object:
     versions = mapping(run.raw.get("versions"))
     return {name: versions.get(name) for name in _COMPARED_PACKAGES} if versions else None
 
@@ -159,7 +159,7 @@ def _by_value(rows: Sequence[Row], values: Sequence[str | None]) -> tuple[tuple[
     return tuple((row.label, text) for row, text in zip(rows, texts, strict=True))
 
 
-def _whole(value: Any) -> Any:
+def _whole(value: object) -> object:
     return value
 
 
@@ -175,7 +175,7 @@ def _differing_parts(known: Sequence[Any]) -> Callable[[Any], Any]:
     return _whole
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(_plain(item) for item in value) or "the same"
     return "none" if value is None else str(value) if not isinstance(value, Mapping) else json.dumps(value)

@@ -140,7 +140,7 @@ def _sha256(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _script_safe_json(value: Any) -> str:
+def _script_safe_json(value: object) -> str:
     """JSON that cannot end the script element it stands in."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
 

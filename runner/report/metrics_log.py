@@ -58,19 +58,20 @@ def _parsed(lines: Sequence[bytes]) -> list[Any]:
         return [value for line in lines if (value := _parsed_line(line)) is not None]
 
 
-def _parsed_line(line: bytes) -> Any:
+def _parsed_line(line: bytes) -> object:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
         return None
 
 
-def _point(raw: Any) -> Point | None:
-    step = integer(raw.get("step")) if isinstance(raw, dict) else None
+def _point(raw: object) -> Point | None:
+    line = raw if isinstance(raw, dict) else {}
+    step = integer(line.get("step"))
     if step is None:
         return None
-    loss, rate = number(raw.get("loss")), number(raw.get("learning_rate"))
-    return Point(step, loss, rate, number(raw.get("seconds")), number(raw.get("elapsed_seconds")))
+    loss, rate = number(line.get("loss")), number(line.get("learning_rate"))
+    return Point(step, loss, rate, number(line.get("seconds")), number(line.get("elapsed_seconds")))
 
 
 def elapsed_seconds(points: list[Point]) -> list[float | None]:

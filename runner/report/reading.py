@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def dig(mapping: Mapping[str, Any], path: str) -> Any:
+def dig(mapping: Mapping[str, Any], path: str) -> object:
     """Value at a dotted path such as `data.train.rows`, or None where any part is missing."""
-    value: Any = mapping
+    value: object = mapping
     for key in path.split("."):
         if type(value) is not dict and not isinstance(value, Mapping):  # the first test is the fast one
             return None
@@ -20,7 +20,7 @@ def dig(mapping: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def number(value: Any) -> float | None:
+def number(value: object) -> float | None:
     """The value as a finite float; None for text, booleans, NaN and infinities."""
     if type(value) is float:
         return value if math.isfinite(value) else None
@@ -33,13 +33,13 @@ def number(value: Any) -> float | None:
     return result if math.isfinite(result) else None
 
 
-def integer(value: Any) -> int | None:
+def integer(value: object) -> int | None:
     """The value as an int when it is a whole number, else None."""
     result = number(value)
     return int(result) if result is not None and result.is_integer() else None
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """The value when it is text, without control characters (a terminal would obey them); else ''."""
     if not isinstance(value, str):
         return ""
@@ -48,23 +48,23 @@ def text(value: Any) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in value)
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: object) -> Mapping[str, Any]:
     """The value when it is a mapping, else an empty one."""
     return value if type(value) is dict or isinstance(value, Mapping) else {}
 
 
-def sequence(value: Any) -> Sequence[Any]:
+def sequence(value: object) -> Sequence[Any]:
     """The value when it is a list or tuple, else an empty one."""
     return value if isinstance(value, list | tuple) else ()
 
 
-def numbers(value: Any) -> dict[str, float]:
+def numbers(value: object) -> dict[str, float]:
     """The finite numbers of a mapping, by cleaned name; everything else is left out."""
     found = {text(str(key)): number(item) for key, item in mapping(value).items()}
     return {key: item for key, item in found.items() if item is not None}
 
 
-def integers(value: Any) -> tuple[int, ...]:
+def integers(value: object) -> tuple[int, ...]:
     """The whole numbers of a list, in order; everything else is left out."""
     found = (integer(item) for item in sequence(value))
     return tuple(item for item in found if item is not None)

@@ -96,7 +96,7 @@ def read_run(folder: Path) -> Run:
     return run_from_record(judge_status(raw), folder)
 
 
-def _version_problem(raw: Any) -> str | None:
+def _version_problem(raw: object) -> str | None:
     """Why a parsed file is no record that can be understood, or None."""
     if not isinstance(raw, Mapping):
         return f"{RECORD_NAME} holds no JSON object"

@@ -23,7 +23,7 @@ class Heartbeat:
         self._file = os.open(folder / f"rank_{rank}.json", os.O_CREAT | os.O_WRONLY, 0o644)
         self._state: dict[str, Any] = {"pid": os.getpid(), "host": os.uname().nodename}
 
-    def beat(self, **state: Any) -> None:
+    def beat(self, **state: object) -> None:
         """Say where the rank stands: phase, step, total, epoch, loss."""
         self._state.update(state, monotonic=time.monotonic())
         text = json.dumps(finite(self._state))[: _WIDTH - 1]

@@ -30,7 +30,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> object:
     """The value with NaN and infinities as None: JSON has no such numbers."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -79,7 +79,7 @@ class Record:
         record.data = json.loads(read_regular(record.path))
         return record
 
-    def update(self, **values: Any) -> None:
+    def update(self, **values: object) -> None:
         """Set top-level keys and write."""
         self.data.update(values)
         self.write()

@@ -52,7 +52,7 @@ def _tells_sweeps_apart(key: str) -> bool:
     return key not in _NOT_THE_SAME_SWEEP and not key.startswith(("hydra.sweep.", "hydra.run."))
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

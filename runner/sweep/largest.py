@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from runner.compose import Composed
+from runner.config.schema import RunConfig
 from runner.errors import RequestError
 from runner.fit.largest import find_largest
 from runner.fit.memory_budget import budget_of
@@ -49,7 +50,7 @@ def set_largest(
     return found
 
 
-def _at(job: Job, composed: Composed, rows: int) -> Any:
+def _at(job: Job, composed: Composed, rows: int) -> RunConfig:
     """The cell's configuration with this repeat's seed and a micro batch, without accumulation."""
     assert job.checked is not None
     config = composed.config.model_copy(deep=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from runner.trackers.tracker import Scalar
@@ -11,7 +12,7 @@ from runner.trackers.tracker import Scalar
 LONGEST_TEXT = 500  # characters; MLflow's servers refuse longer parameters
 
 
-def flattened(tree: Any, prefix: str = "") -> tuple[dict[str, Scalar], list[str]]:
+def flattened(tree: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Scalar], list[str]]:
     """Dotted name → number, truth value or text; and the names whose text was shortened.
 
     Lists of plain values become their JSON text; None becomes `null`, as in YAML. An empty mapping is `{}`.
@@ -33,7 +34,7 @@ def flattened(tree: Any, prefix: str = "") -> tuple[dict[str, Scalar], list[str]
     return values, shortened
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

@@ -190,7 +190,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _seconds(moment: Any) -> float | None:
+def _seconds(moment: object) -> float | None:
     """An ISO 8601 time in seconds since the epoch."""
     try:
         return datetime.fromisoformat(str(moment)).timestamp()

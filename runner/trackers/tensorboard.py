@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from runner.trackers.tracker import Ending, Line, TrackedRun, Tracker
 
 if TYPE_CHECKING:
+    from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 FOLDER = "tensorboard"
@@ -57,7 +58,7 @@ class TensorBoard(Tracker):
         table = "\n".join(["| key | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in cells)])
         self._add(text_pb(name, table), self._step, moment)
 
-    def _add(self, summary: Any, step: int, moment: float) -> None:
+    def _add(self, summary: Summary, step: int, moment: float) -> None:
         from tensorboard.compat.proto import event_pb2
 
         self._writer.add_event(event_pb2.Event(wall_time=moment, step=step, summary=summary))

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from runner.rundir.record import FULL, METRICS_FILE, finite, write_atomically
 
@@ -36,7 +35,7 @@ class MetricsLog:
             ]
             write_atomically(self._path, "".join(kept))
 
-    def write(self, **values: Any) -> None:
+    def write(self, **values: object) -> None:
         """Append one line; non-finite numbers become null."""
         self._waiting.append(json.dumps(finite(values)) + "\n")
         with open(self._path, "ab", buffering=0) as file:

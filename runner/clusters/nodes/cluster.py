@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from runner.clusters.cluster import foreign_keys
 from runner.clusters.local import Local
 from runner.clusters.nodes.place import Place, own_address, place_of
-from runner.clusters.nodes.ssh import hosts_of, is_here
+from runner.clusters.nodes.ssh import OverSsh, hosts_of, is_here
 from runner.compose import Composed
 from runner.config.schema import RunConfig
 from runner.errors import Problem, RequestError
@@ -62,15 +61,15 @@ class _Typed:
     def __init__(self, config: RunConfig, arguments: list[str]) -> None:
         self._config, self._arguments = config, arguments
 
-    def run(self, head: Any, member: Any) -> int:
+    def run(self, head: Callable[[Place, OverSsh | None], int], member: Callable[[Place], int]) -> int:
         hosts = hosts_of(self._config)
         by_hand = self._config.cluster.node_rank is not None
         if not hosts or by_hand:
             place = place_of(self._config)
-            return int(head(place, None) if place.rank == 0 else member(place))
+            return head(place, None) if place.rank == 0 else member(place)
         self._check(hosts)
         place = Place(0, len(hosts), own_address(hosts[1], 0), 0)
-        return int(head(place, (hosts, self._arguments)))
+        return head(place, OverSsh(hosts, self._arguments))
 
     def _check(self, hosts: list[str]) -> None:
         problems = []
@@ -90,7 +89,7 @@ class _Typed:
             raise RequestError(problems)
 
 
-def _head_run(composed: Composed, started: float, place: Place, remote: Any) -> int:
+def _head_run(composed: Composed, started: float, place: Place, remote: OverSsh | None) -> int:
     from runner.clusters.nodes.session import run_as_head
 
     return run_as_head(composed, started, place, remote)
@@ -102,7 +101,7 @@ def _member_run(composed: Composed, place: Place) -> int:
     return run_as_member(composed, place)
 
 
-def _head_resume(run_dir: Path, overrides: list[str], started: float, place: Place, _remote: Any) -> int:
+def _head_resume(run_dir: Path, overrides: list[str], started: float, place: Place, _remote: OverSsh | None) -> int:
     from runner.clusters.nodes.session import resume_as_head
 
     return resume_as_head(run_dir, overrides, started, place)

@@ -38,11 +38,11 @@ class Store:
         self._store = TCPStore(host, port, is_master=serve, wait_for_workers=False, timeout=timeout)
         self.port = int(self._store.port)
 
-    def put(self, name: str, value: Any) -> None:
+    def put(self, name: str, value: object) -> None:
         """Set a value."""
         self._store.set(name, json.dumps(value))
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> Any:  # noqa: ANN401 (JSON that another node's `put` was given)
         """The value, or None where nothing was set."""
         if not self._store.check([name]):
             return None

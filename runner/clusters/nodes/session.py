@@ -6,13 +6,12 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from runner.clusters.nodes.facts import Facts, facts_of, own_problems
 from runner.clusters.nodes.head import Head
 from runner.clusters.nodes.member import Member
 from runner.clusters.nodes.place import Place
-from runner.clusters.nodes.ssh import Remote
+from runner.clusters.nodes.ssh import OverSsh, Remote
 from runner.compose import Composed
 from runner.config.resolve import resolve_machine
 from runner.config.schema import RunConfig
@@ -25,7 +24,7 @@ from runner.launch.watch import console as terminal
 from runner.preflight.check import Checked, check
 
 
-def run_as_head(composed: Composed, started: float, place: Place, remote: Any) -> int:
+def run_as_head(composed: Composed, started: float, place: Place, remote: OverSsh | None) -> int:
     """Node 0: gather, run, tell.
 
     Raises:
@@ -37,8 +36,7 @@ def run_as_head(composed: Composed, started: float, place: Place, remote: Any) -
     head = Head(place, composed.config, partial(console.print, highlight=False, markup=False))
     others = None
     if remote is not None:
-        hosts, arguments = remote
-        others = Remote(hosts, arguments, f"{place.host}:{head.port}")
+        others = Remote(remote.hosts, remote.arguments, f"{place.host}:{head.port}")
 
     def join(checked: Checked | None, problems: list[Problem], stop: Stopping) -> Launch:
         config = checked.config if checked else resolve_machine(composed.config)[0]

@@ -11,6 +11,7 @@ import shlex
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -62,6 +63,14 @@ def is_here(host: str) -> bool:
     except OSError:
         return False
     return any(item.address == address for found in psutil.net_if_addrs().values() for item in found)
+
+
+@dataclass(frozen=True)
+class OverSsh:
+    """What is typed on the other machines over ssh: all machines, this one first, and the command's arguments."""
+
+    hosts: list[str]
+    arguments: list[str]
 
 
 class Remote:

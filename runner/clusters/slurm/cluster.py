@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import render as files
 from runner.clusters.cluster import foreign_keys
@@ -18,6 +18,9 @@ from runner.config.resolve import DEFAULT_CPU_RANKS
 from runner.config.schema import RunConfig
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PREEMPTED, Problem, RequestError
 from runner.rundir.record import FILE, Record, write_atomically
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SUBMITTED = "cluster.json"
 POLL_SECONDS = 2.0
@@ -135,7 +138,7 @@ class Slurm:
         write_atomically(run_dir / SCRIPT, script(config, run_dir))
         return self._hand_over(run_dir, config, submitted(run_dir), terminal())
 
-    def _hand_over(self, run_dir: Path, config: RunConfig, known: Mapping[str, Any], console: Any) -> int:
+    def _hand_over(self, run_dir: Path, config: RunConfig, known: Mapping[str, Any], console: Console) -> int:
         job = commands.submit(run_dir / SCRIPT)
         write_atomically(run_dir / SUBMITTED, json.dumps({**known, "job": job, "ends": []}) + "\n")
         say = partial(console.print, highlight=False, markup=False)
@@ -143,7 +146,7 @@ class Slurm:
         say(f"status     python -m runner status '{run_dir}'")
         return self._wait(run_dir, job, say) if config.cluster.wait else EXIT_COMPLETED
 
-    def _wait(self, run_dir: Path, job: int, say: Any) -> int:
+    def _wait(self, run_dir: Path, job: int, say: Callable[[str], None]) -> int:
         """Show the job's output until it has ended; returns the run's exit status."""
         shown, log = 0, run_dir / f"slurm-{job}.out"
         try:

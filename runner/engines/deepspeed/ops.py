@@ -24,13 +24,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import machine, paths
 from runner.compat.deepspeed_ops import use_loaded
 from runner.config.schema import RunConfig
 from runner.engines.base import BuildFailed, OpBuild
 from runner.engines.deepspeed.config import offload_section, on_cpu_adam
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 LOCK = "lock"  # torch.utils.file_baton's
 OWN_LOCK = ".building"
@@ -164,7 +167,7 @@ class OpBuilder:
         finally:
             own.release()
 
-    def _turn(self, what: str) -> Any:
+    def _turn(self, what: str) -> BaseFileLock:
         """Wait until no other runner builds here; returns the lock held."""
         import filelock
 

@@ -69,7 +69,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _stored(value: Any, full: bool) -> Any:
+def _stored(value: object, full: bool) -> object:
     if not isinstance(value, torch.Tensor):
         return value
     whole = value.full_tensor() if full and isinstance(value, DTensor) else _local(value)
@@ -92,7 +92,7 @@ def _rows(parts: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
     return whole[shard * chunk : (shard + 1) * chunk]
 
 
-def _state(values: list[Any], parameter: torch.Tensor) -> Any:
+def _state(values: list[Any], parameter: torch.Tensor) -> object:
     """An optimizer state: moments are sharded like their parameter, counters are whole."""
     first = values[0]
     if not isinstance(first, torch.Tensor) or first.ndim == 0:

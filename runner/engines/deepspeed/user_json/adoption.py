@@ -162,7 +162,7 @@ class _Taking:
             value = getattr(self.config.train, key.partition(".")[2])
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
-    def take(self, path: str, key: str, value: Any, said: str = "") -> None:
+    def take(self, path: str, key: str, value: object, said: str = "") -> None:
         """Set one key of the configuration, unless another value was typed or stands in the file already; `said` are
         the file's words for it.
         """
@@ -190,7 +190,7 @@ class _Taking:
         elif not _same(own, value):
             self._set(path, section, name, value)
 
-    def _set(self, path: str, section: str, name: str, value: Any) -> None:
+    def _set(self, path: str, section: str, name: str, value: object) -> None:
         try:
             setattr(getattr(self.config, section), name, tuple(value) if isinstance(value, list) else value)
         except ValueError as error:
@@ -327,7 +327,7 @@ class _Taking:
             )
 
 
-def _same(own: Any, value: Any) -> bool:
+def _same(own: object, value: object) -> bool:
     return (
         list(own) == list(value)
         if isinstance(own, list | tuple) and isinstance(value, list | tuple)

@@ -12,13 +12,13 @@ AUTO = "auto"
 Kind = Literal["block", "bool", "int", "number", "text", "pair", "any"]
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> bool:
     return not isinstance(value, bool) and (
         isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     )  # 5e8 is a float for JSON
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -10,6 +10,8 @@ import os
 import sys
 from typing import Any
 
+from pydantic_core import ErrorDetails
+
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
@@ -60,7 +62,7 @@ def _without_auto(node: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refusal(content: dict[str, Any], title: str, item: Any) -> dict[str, Any]:
+def _refusal(content: dict[str, Any], title: str, item: ErrorDetails) -> dict[str, Any]:
     """DeepSpeed names the class; the block is the one that holds the key."""
     path = ".".join(map(str, item["loc"]))
     first = str(item["loc"][0]) if item["loc"] else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def checked_values(content: dict[str, Any]) -> tuple[dict[str, Any], list[Proble
     return content, problems
 
 
-def _wrong(key: str, value: Any, known: dict[str, Kind], open_ended: bool) -> Problem | None:
+def _wrong(key: str, value: object, known: dict[str, Kind], open_ended: bool) -> Problem | None:
     name = key.rpartition(".")[2]
     if key in REFUSED:
         return Problem(key, as_written(value), REFUSED[key][0], REFUSED[key][1])
@@ -128,7 +129,7 @@ def _wrong(key: str, value: Any, known: dict[str, Kind], open_ended: bool) -> Pr
     return None
 
 
-def unknown_key(key: str, known: Any) -> Problem:
+def unknown_key(key: str, known: Collection[str]) -> Problem:
     """A key that DeepSpeed does not have, with the nearest that it has."""
     near = nearest(key.rpartition(".")[2], known)
     fix = (
@@ -137,7 +138,7 @@ def unknown_key(key: str, known: Any) -> Problem:
     return Problem(key, None, "DeepSpeed has no such key (in launcher.config_file)", fix)
 
 
-def as_written(value: Any) -> str:
+def as_written(value: object) -> str:
     """A value of the file in the file's own words."""
     return json.dumps(value, ensure_ascii=False)
 
@@ -200,7 +201,7 @@ def has(content: dict[str, Any], path: str) -> bool:
     return isinstance(block, dict) and name in block
 
 
-def get(content: dict[str, Any], path: str) -> Any:
+def get(content: dict[str, Any], path: str) -> Any:  # noqa: ANN401 (what a file holds there; known.py has the kinds)
     """The value at a dotted path, None where there is none."""
     node: Any = content
     for name in path.split("."):
