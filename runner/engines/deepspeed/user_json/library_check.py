@@ -8,9 +8,12 @@ import contextlib
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import ErrorDetails
+
+if TYPE_CHECKING:
+    from deepspeed.runtime import config as deepspeed_config
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
@@ -39,7 +42,7 @@ def refusals(content: dict[str, Any]) -> list[dict[str, Any]]:
     return []
 
 
-def _read_when_the_engine_starts(config: Any) -> None:
+def _read_when_the_engine_starts(config: deepspeed_config.DeepSpeedConfig) -> None:
     """Names that DeepSpeed's configuration keeps as they are, and its engine then looks up.
 
     Raises:
