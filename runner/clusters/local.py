@@ -7,8 +7,10 @@ import signal
 from collections.abc import Collection
 from pathlib import Path
 
+from typing_extensions import override
+
 from runner import rundir
-from runner.clusters.cluster import foreign_keys
+from runner.clusters.cluster import Cluster, foreign_keys
 from runner.compose import Composed
 from runner.config.schema import RunConfig
 from runner.errors import Problem
@@ -16,13 +18,14 @@ from runner.report.liveness import runner_liveness
 from runner.rundir.record import Record
 
 
-class Local:
+class Local(Cluster):
     """Ranks on this machine."""
 
     name = "local"
     keys: frozenset[str] = frozenset()
     several_machines = False
 
+    @override
     def problems(self, config: RunConfig, explicit: Collection[str]) -> list[Problem]:
         """Keys of other clusters only."""
         return foreign_keys(self, explicit)
@@ -31,6 +34,7 @@ class Local:
         """Nothing: this machine runs it."""
         return config
 
+    @override
     def render(self, config: RunConfig, run_dir: Path) -> dict[str, str]:
         """No files of its own."""
         return {}
@@ -41,6 +45,7 @@ class Local:
 
         return run_here(composed, started)
 
+    @override
     def resume(self, run_dir: Path, overrides: list[str], config: RunConfig, started: float) -> int:
         """Resume it here."""
         from runner.cli.resume import resume_here

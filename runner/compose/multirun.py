@@ -223,7 +223,7 @@ class ProductSweeper(Sweeper):
 
     __module__ = hydra_plugins.PLUGIN_PACKAGE
 
-    def __init__(self, params: dict[str, Any] | None = None, max_batch_size: int | None = None) -> None:
+    def __init__(self, params: dict[str, Any] | None = None, max_batch_size: int | None = None) -> None:  # noqa: ARG002 (Hydra's name)
         self._params = dict(params or {})
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:

@@ -129,7 +129,7 @@ class DialogueFitter:
             self._counts.contexts_dropped += dialogue.context is not None and not keeps_context
             self._counts.newest_cut += kept is None
         return [
-            self._end_of(text, ids) if is_cut else (text, ids)
+            self._end_of(ids) if is_cut else (text, ids)
             for text, ids, is_cut in zip(texts, self._ids(texts), cut, strict=True)
         ]
 
@@ -150,7 +150,7 @@ class DialogueFitter:
             dropped if dropped < len(dialogue.turns) else None for dropped, dialogue in zip(low, dialogues, strict=True)
         ]
 
-    def _end_of(self, text: str, ids: list[int]) -> tuple[str, list[int]]:
+    def _end_of(self, ids: list[int]) -> tuple[str, list[int]]:
         """The prefix and the end of a newest turn that is too long alone."""
         kept = self._prefix_tokens(ids)
         available = self._max_length - kept

@@ -72,7 +72,7 @@ def _unknown(path: Path) -> tuple[str, str]:
     )
 
 
-def _parquet(path: Path, reading: Reading, on_bad: OnBad, log: ReadLog) -> Iterator[Row]:
+def _parquet(path: Path, _reading: Reading, _on_bad: OnBad, _log: ReadLog) -> Iterator[Row]:
     import pyarrow
     import pyarrow.parquet
 
@@ -87,7 +87,7 @@ def _value(value: object) -> object:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _txt(path: Path, reading: Reading, on_bad: OnBad, log: ReadLog) -> Iterator[Row]:
+def _txt(path: Path, reading: Reading, _on_bad: OnBad, _log: ReadLog) -> Iterator[Row]:
     with open_text(path, reading) as file:
         for line in file:
             yield {"text": line.rstrip("\r\n")}

@@ -21,7 +21,7 @@ def _parsed(text: str) -> object:
     return json.loads(text, parse_constant=_constant)
 
 
-def json_lines(path: Path, reading: Reading, on_bad: OnBad, log: ReadLog) -> Iterator[Row]:
+def json_lines(path: Path, reading: Reading, on_bad: OnBad, _log: ReadLog) -> Iterator[Row]:
     """Rows of a file with one object a line; empty lines are skipped."""
     with open_text(path, reading) as file:
         for number, line in enumerate(file, start=1):

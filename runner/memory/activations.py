@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from runner.compat.torch_storage import storage_identity
 from runner.memory.architecture import meta_model, quiet_transformers
 from runner.memory.facts import Architecture, ModelFacts
@@ -110,12 +112,15 @@ class _ForwardFormat(StateLayout):
     def label(self) -> str:
         return "forward pass"
 
+    @override
     def items(self, workload: Workload, facts: ModelFacts, rank: int | None) -> list[Item]:
         return []
 
+    @override
     def weight_bytes(self, precision: Precision) -> int:
         return self.bytes_per_weight
 
+    @override
     def autocast(self, precision: Precision) -> bool:
         return self.autocasts
 

@@ -16,6 +16,8 @@ from email.message import Message
 from typing import IO, Literal
 from urllib.parse import quote, unquote, urlparse
 
+from typing_extensions import override
+
 from runner import paths
 from runner.errors import Problem
 
@@ -81,6 +83,7 @@ def check_access(wanted: list[Wanted]) -> list[Problem]:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    @override
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
     ) -> None:

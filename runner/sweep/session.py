@@ -104,7 +104,7 @@ class Session:
             try:
                 rows[job.name] = self._settle(job)
             except SweepStopped:
-                self._leave_out([left for left in jobs if left.name not in rows], rows)
+                self._leave_out([left for left in jobs if left.name not in rows])
                 raise
         return [
             _mean([rows[job.name].value for job in jobs if job.cell.job == cell.job and not job.purpose])
@@ -254,7 +254,7 @@ class Session:
             raise SweepStopped
         return row
 
-    def _leave_out(self, jobs: list[Job], rows: dict[str, Row]) -> None:
+    def _leave_out(self, jobs: list[Job]) -> None:
         """Rows for what was not reached, those that need no run among them."""
         known = {row.job for row in self.rows}
         earlier = earlier_cells(search_roots(self._sweep_dir or jobs[0].cell.sweep_dir)) if jobs else {}

@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from runner import render as files
-from runner.clusters.cluster import foreign_keys
+from runner.clusters.cluster import Cluster, foreign_keys
 from runner.clusters.slurm import commands
 from runner.clusters.slurm.job_script import NO_REQUEUE, SCRIPT, script
 from runner.compose import Composed
@@ -38,7 +40,7 @@ OWNED = {  # options of sbatch that follow from keys of their own
 }
 
 
-class Slurm:
+class Slurm(Cluster):
     """Runs as batch jobs."""
 
     name = "slurm"
@@ -99,6 +101,7 @@ class Slurm:
         """`job.sh`."""
         return {SCRIPT: script(config, run_dir)}
 
+    @override
     def submit(self, composed: Composed, started: float) -> int:
         """Write the run folder and hand it to sbatch."""
         from dataclasses import replace
@@ -124,6 +127,7 @@ class Slurm:
                 run_dir.rmdir()
             raise
 
+    @override
     def resume(self, run_dir: Path, overrides: list[str], config: RunConfig, started: float) -> int:
         """Submit the run folder again; its agent resumes."""
         from runner.launch.watch import console as terminal

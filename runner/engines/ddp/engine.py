@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from runner import engines
 from runner.config.schema import RunConfig
 from runner.engines import base
@@ -21,10 +23,12 @@ class Engine(base.Engine):
     name = "ddp"
     order = 0
 
+    @override
     def label(self, config: Mapping[str, object]) -> str:
         """The method's name."""
         return "DDP"
 
+    @override
     def layout(self, config: RunConfig) -> StateLayout:
         """Everything whole on every rank."""
         return DdpLayout()
@@ -33,6 +37,7 @@ class Engine(base.Engine):
         """One."""
         return [like if isinstance(like, DdpLayout) else DdpLayout()]
 
+    @override
     def accelerate_section(self, config: RunConfig, run_dir: Path, ranks: int) -> dict[str, Any]:
         """MULTI_GPU on CPU, too: under MULTI_CPU accelerate starts one process."""
         precision = {"fp32": "no"}.get(config.precision.name, config.precision.name)
@@ -42,6 +47,7 @@ class Engine(base.Engine):
         """On CPU accelerate has to be told so."""
         return {"ACCELERATE_USE_CPU": "true"} if config.launcher.device == "cpu" else {}
 
+    @override
     def checkpoint_bytes(self, config: RunConfig, parameters: int) -> int:
         """fp32 weights and Adam's two moments, written once."""
         return parameters * (4 + 8)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import override
+
 from runner.memory.adam import adam_temporaries, gradient_moments
 from runner.memory.facts import ModelFacts
 from runner.memory.items import ALWAYS, Item
@@ -27,10 +29,12 @@ class DdpLayout(StateLayout):
         """The method's name."""
         return "DDP"
 
+    @override
     def items(self, workload: Workload, facts: ModelFacts, rank: int | None) -> list[Item]:
         """The same on every rank."""
         return _items(self, workload, facts)
 
+    @override
     def weight_bytes(self, precision: Precision) -> int:
         """fp32 whatever the precision: autocast makes copies."""
         return 4

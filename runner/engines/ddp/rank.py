@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from accelerate.utils import DistributedType
+from typing_extensions import override
 
 from runner.engines import rank, replicated, torch_step
 from runner.engines.adamw import torch_adamw
@@ -34,6 +35,7 @@ class RankEngine(rank.RankEngine):
         """Once, by rank 0."""
         replicated.save(self.accelerator, prepared, writer)
 
+    @override
     def load_state(self, prepared: Prepared, folder: Path, converted: Path | None) -> None:
         """The same on every rank, on any number of them."""
         replicated.load(self.accelerator, prepared, folder)

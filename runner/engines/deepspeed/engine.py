@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.engines import base
@@ -70,6 +72,7 @@ class Engine(base.Engine):
             if stage == 3:
                 yield ZeroLayout(stage, "cpu", "cpu", buckets=buckets)
 
+    @override
     def accelerate_section(self, config: RunConfig, run_dir: Path, ranks: int) -> dict[str, Any]:
         """accelerate refuses mixed_precision and the like beside a DeepSpeed file: they stand in the file."""
         section = {

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import DistributedType
+from typing_extensions import override
 
 from runner.compat.deepspeed_checkpoint import reading_universal, without_recovery_script
 from runner.compat.deepspeed_muon import import_muon
@@ -139,6 +140,7 @@ class RankEngine(rank.RankEngine):
         part: torch.Tensor = getattr(parameter, "ds_tensor", parameter)
         return part
 
+    @override
     def save_state(self, prepared: Prepared, writer: StateWriter) -> None:
         """DeepSpeed's own files, one or more a rank."""
         with _writes_through(self._engine, writer):

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.engines import base
@@ -39,6 +41,7 @@ class Engine(base.Engine):
         own = [like] if isinstance(like, FsdpLayout) and like.hybrid_shard else []
         return [FsdpLayout(True), FsdpLayout(False), *own]
 
+    @override
     def accelerate_section(self, config: RunConfig, run_dir: Path, ranks: int) -> dict[str, Any]:
         """Complete: accelerate's defaults differ between its versions of FSDP."""
         section = fsdp_section(config)
@@ -60,6 +63,7 @@ class Engine(base.Engine):
             rendered["parallelism_config"] = _replicas_of_shards(plan.mesh(config))
         return rendered
 
+    @override
     def checkpoint_bytes(self, config: RunConfig, parameters: int) -> int:
         """fp32 weights and Adam's two moments, each shard once."""
         return parameters * (4 + 8)

@@ -13,6 +13,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import override
+
 from runner.memory.adam import ADAM_BYTES, adam_temporaries, gradient_moments
 from runner.memory.facts import ModelFacts, ParameterFact
 from runner.memory.items import ALWAYS, Item
@@ -34,6 +36,7 @@ class FsdpLayout(StateLayout):
         """The method's name."""
         return fsdp_label(self.reshard_after_forward) + words({"hybrid_shard": self.hybrid_shard})
 
+    @override
     def items(self, workload: Workload, facts: ModelFacts, rank: int | None) -> list[Item]:
         """The same on every rank: shards are padded."""
         ranks = self.hybrid_shard or workload.world_size

@@ -11,6 +11,7 @@ from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
+from typing_extensions import override
 
 from runner.config import plan
 from runner.engines import rank, torch_step
@@ -83,6 +84,7 @@ class RankEngine(rank.RankEngine):
         """Every rank its shards, or rank 0 everything."""
         shards.save(self.accelerator, prepared, writer, fsdp_section(self.config).checkpoint == "full")
 
+    @override
     def load_state(self, prepared: Prepared, folder: Path, converted: Path | None) -> None:
         """Each rank takes its rows out of the files, however many there are."""
         shards.load(self.accelerator, prepared, folder)
