@@ -42,10 +42,22 @@ def _complete(jobs: list[Any], sweep: str) -> None:
         write_run(job.run_dir, content, points())
 
 
-@pytest.fixture
-def resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def second_sweep(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """3 cells × 3 repeats, killed after the 5th run, then typed again with one cell more; all of the rest completed."""
-    monkeypatch.chdir(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("sweeps"))
+        yield _killed_and_resumed().absolute()
+
+
+@pytest.fixture
+def resumed(second_sweep: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The second sweep's folder, relative as it was typed, in the folder where it was."""
+    monkeypatch.chdir(second_sweep.parents[2])
+    return second_sweep.relative_to(second_sweep.parents[2])
+
+
+def _killed_and_resumed() -> Path:
     typed = ["launcher=deepspeed", "sweep.repeats=3"]
     _, jobs = _plan(["zero_stage=0,1,2", "hydra.sweep.dir=multirun/first/sweep", *typed])
     _complete(jobs[:5], "first")
