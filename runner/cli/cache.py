@@ -16,11 +16,12 @@ from runner.preflight.output_folders import locations
 USAGE = """usage: python -m runner cache [clean] [cache_dir=DIR]
 
 Without a word: every cache of a run, its size and the free space of its volume.
-clean: remove tokenised data, scans of files and compiled ops, which are made again when they are needed.
+clean: remove tokenised data, scans of files, estimates and compiled ops, which are made again when they are needed.
 What was downloaded from the hub is left alone: `hf cache ls` and `hf cache rm` look after it."""
 MADE = {
     "features": "tokenised data",
     "scans": "scans of data files",
+    "estimates": "passes over model classes for estimates",
     "torch_extensions": "compiled DeepSpeed ops",
     "tmp": "temporary files",
 }

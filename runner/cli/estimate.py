@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from runner import errors, machine
+from runner import errors, machine, paths
 from runner.config import plan
 from runner.config.resolve import DEFAULT_CPU_RANKS, resolve_machine
 from runner.config.schema import RunConfig
@@ -90,6 +90,7 @@ def _as_json(
 def _workload(overrides: list[str], asked_for_gpu: bool) -> Workload:
     """The composed run's workload. `--device-memory` asks about a GPU, whatever this machine has."""
     from runner.compose import compose_run
+    from runner.memory import pass_cache
     from runner.memory.configured import workload_from_config
 
     config = compose_run(overrides).config
@@ -103,6 +104,7 @@ def _workload(overrides: list[str], asked_for_gpu: bool) -> Workload:
     problems = contradictory + problems
     if any(problem.severity == "error" for problem in problems):
         raise errors.RequestError(problems)
+    pass_cache.keep_under(paths.cache_dir(config.cache_dir))
     return workload_from_config(resolved, plan.world_size(resolved))
 
 

@@ -2,8 +2,9 @@
 
 The forward pass runs on the meta device under `torch.autograd.graph.saved_tensors_hooks`
 (docs.pytorch.org, "Hooks for autograd saved tensors"): every tensor autograd keeps is seen once, its
-storage counted once, parameters and buffers left out. Every kept storage grows linearly with the rows
-of the batch at fixed lengths, so two probes give every batch size.
+storage counted once, parameters and buffers left out. A kept storage either belongs to the rows of the batch or does
+not, so one pass with a prime number of rows that no other size is a multiple of gives every batch size. The same pass
+tells what gradient checkpointing keeps: what is saved outside the layers, and the inputs of each layer.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import functools
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from runner.compat.torch_storage import storage_identity
+from runner.memory import pass_cache
 from runner.memory.architecture import meta_model, quiet_transformers
 from runner.memory.facts import Architecture, ModelFacts
 from runner.memory.items import Item
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-PROBE_ROWS = (2, 3)
+TRACED_ROWS = 10_007  # a prime: a size that it divides is one of rows
 
 
 @dataclass(frozen=True)
@@ -55,25 +57,79 @@ class Activations:
         return self.kept + self.logits + self.autocast_copies
 
 
-@dataclass
+@dataclass(frozen=True)
+class Size:
+    """Bytes that do not depend on the batch, and bytes of each row."""
+
+    fixed: int = 0
+    per_row: int = 0
+
+    def __add__(self, other: Size) -> Size:
+        return Size(self.fixed + other.fixed, self.per_row + other.per_row)
+
+    def __sub__(self, other: Size) -> Size:
+        return Size(self.fixed - other.fixed, self.per_row - other.per_row)
+
+    def at(self, rows: int) -> int:
+        """Bytes of a batch."""
+        return self.fixed + rows * self.per_row
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What autograd keeps of one pass; `widest` are the largest kept tensor of each kind."""
+
+    activations: Size
+    logits: Size
+    copies: Size
+    widest: tuple[Size, ...]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One forward pass: kept without and with gradient checkpointing, the layers that it would recompute.
+
+    Attributes:
+        logits_gradient: of the loss, in fp32; zero where the logits are small.
+        thrifty: None for a class that knows no gradient checkpointing.
+    """
+
+    plain: Kept
+    thrifty: Kept | None
+    layers: tuple[Size, ...]
+    logits_gradient: Size
+
+
 class SavedTensors:
-    """Storages kept by autograd, each once."""
+    """Storages kept by autograd, each once.
 
-    ignored: set[int]
-    vocab_size: int = 0
-    bytes_kept: int = 0
-    bytes_logits: int = 0
-    bytes_copies: int = 0
-    widest: int = 0
+    Args:
+        ignored: identities of storages that are there anyway.
+        vocab_size: last dimension of what counts as logits; 0 where there are none.
+        rows: of the traced batch; with 0 everything is counted as not depending on it.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(self, ignored: set[int], vocab_size: int = 0, rows: int = 0) -> None:
+        self.ignored, self.vocab_size, self.rows = ignored, vocab_size, rows
+        self.activations = self.logits = self.copies = Size()
+        self._widest = {"fixed": Size(), "per_row": Size()}
         self._alive: dict[int, torch.UntypedStorage] = {}
         self._copies: set[int] = set()
 
     @property
-    def bytes_total(self) -> int:
+    def size(self) -> Size:
         """All that is kept."""
-        return self.bytes_kept + self.bytes_logits + self.bytes_copies
+        return self.activations + self.logits + self.copies
+
+    @property
+    def bytes_total(self) -> int:
+        """All that is kept, for the batch that was traced."""
+        return self.size.at(self.rows)
+
+    @property
+    def kept(self) -> Kept:
+        """What was counted."""
+        return Kept(self.activations, self.logits, self.copies, tuple(self._widest.values()))
 
     def note_copy(self, tensor: torch.Tensor) -> None:
         """Remember a half-precision copy of a weight, to be counted apart if autograd keeps it."""
@@ -92,13 +148,50 @@ class SavedTensors:
             return
         # The storage is held here: a freed one could give its identity to another.
         self._alive[key] = storage
+        size = self._size(storage.nbytes())
         if key in self._copies:
-            self.bytes_copies += storage.nbytes()
+            self.copies += size
         elif self.vocab_size > 1 and tensor.dim() > 1 and tensor.shape[-1] == self.vocab_size:
-            self.bytes_logits += storage.nbytes()
+            self.logits += size
         else:
-            self.bytes_kept += storage.nbytes()
-            self.widest = max(self.widest, storage.nbytes())
+            self.activations += size
+            kind = "per_row" if size.per_row else "fixed"
+            self._widest[kind] = max(self._widest[kind], size, key=lambda each: (each.per_row, each.fixed))
+
+    def _size(self, number: int) -> Size:
+        return Size(number) if not self.rows or number % self.rows else Size(0, number // self.rows)
+
+
+class _Passes(SavedTensors):
+    """The same forward pass counted twice: as it is, and as gradient checkpointing would keep it."""
+
+    def __init__(self, ignored: set[int], vocab_size: int = 0, rows: int = 0) -> None:
+        super().__init__(ignored, vocab_size, rows)
+        self.thrifty = SavedTensors(ignored, vocab_size, rows)
+        self.layers: set[Size] = set()
+        self._started: list[Size] = []
+
+    def note_copy(self, tensor: torch.Tensor) -> None:
+        super().note_copy(tensor)
+        self.thrifty.note_copy(tensor)
+
+    def count(self, tensor: torch.Tensor) -> None:
+        super().count(tensor)
+        if not self._started:
+            self.thrifty.count(tensor)
+
+    def enter(self, _: object, inputs: tuple[object, ...]) -> None:
+        """Before a layer: checkpointing keeps its positional tensors (torch.utils.checkpoint, non-reentrant)."""
+        import torch
+
+        for value in inputs:
+            if isinstance(value, torch.Tensor) and not self._started:
+                self.thrifty.count(value)
+        self._started.append(self.size)
+
+    def leave(self, *_: object) -> None:
+        """After a layer: what it kept."""
+        self.layers.add(self.size - self._started.pop())
 
 
 @dataclass(frozen=True)
@@ -132,20 +225,23 @@ def activations(workload: Workload) -> Activations:
     """Bytes kept by one micro batch of `workload` (exact at any batch size for models whose layers
     treat rows alike).
     """
-    rows, key = workload.micro_batch_size, _probe_key(workload)
-    low, high = (_probe(key, count) for count in PROBE_ROWS)
+    rows, trace = workload.micro_batch_size, _trace(_trace_key(workload))
+    thrifty = trace.thrifty if workload.gradient_checkpointing else None
+    kept = thrifty or trace.plain
     return Activations(
-        *(_line(getattr(low, name), getattr(high, name), rows) for name in Activations.__dataclass_fields__)
+        kept=kept.activations.at(rows),
+        logits=kept.logits.at(rows),
+        logits_gradient=trace.logits_gradient.at(rows),
+        autocast_copies=kept.copies.at(rows),
+        autocast_cache=trace.plain.copies.at(rows),
+        layer=max((size.at(rows) for size in trace.layers), default=0),
+        widest=max(size.at(rows) for size in kept.widest),
+        widest_recomputed=max(size.at(rows) for size in trace.plain.widest),
     )
 
 
-def _line(low: int, high: int, rows: int) -> int:
-    """The value at `rows` on the line through the two probes."""
-    return low + (high - low) * (rows - PROBE_ROWS[0]) // (PROBE_ROWS[1] - PROBE_ROWS[0])
-
-
-def _probe_key(workload: Workload) -> Workload:
-    """The workload with everything that does not touch activations set to one value, so that probes are shared."""
+def _trace_key(workload: Workload) -> Workload:
+    """The workload with everything that does not touch a forward pass set to one value, so that traces are shared."""
     return Workload(
         architecture=workload.architecture,
         layout=_ForwardFormat(workload.autocast, workload.layout.weight_bytes(workload.compute_precision)),
@@ -154,24 +250,30 @@ def _probe_key(workload: Workload) -> Workload:
         target_length=workload.target_length,
         precision=workload.compute_precision,
         device=workload.device,
-        gradient_checkpointing=workload.gradient_checkpointing,
     )
 
 
 @functools.lru_cache(maxsize=64)
-def _probe(key: Workload, rows: int) -> Activations:
-    """One forward pass of `rows` rows; with gradient checkpointing the pass without it tells what a layer's
-    recomputation keeps.
-    """
+def _trace(key: Workload) -> Trace:
+    """The forward pass of this process, or an earlier one's."""
+    return pass_cache.kept(key, Trace, lambda: _traced(key))
+
+
+def _traced(key: Workload, rows: int = TRACED_ROWS) -> Trace:
+    """Run one meta forward pass and add up what is kept."""
+    from runner.memory.emulation import device_emulation
+
     model = meta_model(key.architecture, _weight_dtype(key))
-    if not key.gradient_checkpointing:
-        return _count(model, key, rows)
-    plain = _probe(replace(key, gradient_checkpointing=False), rows)
-    if not model.supports_gradient_checkpointing:
-        return plain
-    with checkpointing(model):
-        stored = _count(model, key, rows)
-    return replace(stored, layer=plain.layer, autocast_cache=plain.autocast_copies, widest_recomputed=plain.widest)
+    encoder = key.architecture.family == "encoder"
+    vocab = int(getattr(model.config.get_text_config(), "vocab_size", 0) or 0)
+    saved = _Passes(_resident(model), 0 if encoder else vocab, rows)
+    batch = batch_tensors(key.architecture, rows, key.source_length, key.target_length, device="meta")
+    emulation = device_emulation(key, key.architecture.family != "causal_lm", saved.note_copy)
+    with quiet_transformers(), _layers_watched(model, saved):
+        logits = saved_in_forward(model, batch, saved, emulation, key.autocast)
+    gradient = Size() if encoder else Size(0, logits.numel() // rows * 4)
+    thrifty = saved.thrifty.kept if model.supports_gradient_checkpointing else None
+    return Trace(saved.kept, thrifty, tuple(sorted(saved.layers, key=lambda each: each.per_row)), gradient)
 
 
 @contextmanager
@@ -188,29 +290,6 @@ def checkpointing(model: PreTrainedModel) -> Iterator[None]:
 
 def _weight_dtype(key: Workload) -> str:
     return "float32" if key.weight_bytes == 4 else {"bf16": "bfloat16", "fp16": "float16"}[key.precision]
-
-
-def _count(model: PreTrainedModel, key: Workload, rows: int) -> Activations:
-    """Run one meta forward pass and add up what is kept."""
-    from runner.memory.emulation import device_emulation
-
-    vocab = int(getattr(model.config.get_text_config(), "vocab_size", 0) or 0)
-    saved = SavedTensors(_resident(model), vocab if key.architecture.family != "encoder" else 0)
-    batch = batch_tensors(key.architecture, rows, key.source_length, key.target_length, device="meta")
-    emulation = device_emulation(key, key.architecture.family != "causal_lm", saved.note_copy)
-    with quiet_transformers(), _layer_deltas(model, saved) as deltas:
-        logits = saved_in_forward(model, batch, saved, emulation, key.autocast)
-    gradient = logits.numel() * 4 if key.architecture.family != "encoder" else 0
-    return Activations(
-        saved.bytes_kept,
-        saved.bytes_logits,
-        gradient,
-        saved.bytes_copies,
-        saved.bytes_copies,
-        max(deltas, default=0),
-        saved.widest,
-        saved.widest,
-    )
 
 
 def saved_in_forward(
@@ -266,25 +345,16 @@ def _resident(model: PreTrainedModel) -> set[int]:
 
 
 @contextmanager
-def _layer_deltas(model: PreTrainedModel, saved: SavedTensors) -> Iterator[list[int]]:
-    """Bytes each checkpointable layer keeps, collected while the forward pass runs."""
+def _layers_watched(model: PreTrainedModel, saved: _Passes) -> Iterator[None]:
+    """Tell `saved` where each checkpointable layer begins and ends, while the forward pass runs."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    deltas: list[int] = []
-    started: list[int] = []
     handles = []
-
-    def before(*_: object) -> None:
-        started.append(saved.bytes_total)
-
-    def after(*_: object) -> None:
-        deltas.append(saved.bytes_total - started.pop())
-
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
-            handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+            handles += [module.register_forward_pre_hook(saved.enter), module.register_forward_hook(saved.leave)]
     try:
-        yield deltas
+        yield
     finally:
         for handle in handles:
             handle.remove()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from runner.memory import pass_cache
 from runner.memory.facts import Architecture, ModelFacts, ParameterFact
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ def meta_model(architecture: Architecture, dtype: str = "float32") -> PreTrained
 @functools.lru_cache(maxsize=8)
 def model_facts(architecture: Architecture) -> ModelFacts:
     """Parameter shapes and buffers of `architecture`, from the real class on the meta device."""
+    return pass_cache.kept(architecture, ModelFacts, lambda: _facts(architecture))
+
+
+def _facts(architecture: Architecture) -> ModelFacts:
     model = meta_model(architecture)
     parameters = tuple(
         ParameterFact(name, tensor.numel(), tensor.ndim >= 2, tensor.shape[0] if tensor.ndim else 1)

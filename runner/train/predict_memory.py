@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from runner import rundir
+from runner import paths, rundir
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.data.prepared import PreparedSplit, cached_split
+from runner.memory import pass_cache
 from runner.memory.estimate import predict_for_record
 from runner.memory.workload import MeasuredLengths
 from runner.recipe import load_recipe
@@ -29,6 +30,7 @@ def predict_memory(run_dir: Path) -> dict[str, Any]:
     """Write `memory_prediction.json`: the prediction, or why there is none (`error`)."""
     os.nice(10)
     config = rundir.read_config(run_dir)
+    pass_cache.keep_under(paths.cache_dir(config.cache_dir))
     try:
         prediction = predict_for_record(config, plan.world_size(config), _lengths(config))
     except Exception as error:  # noqa: BLE001
