@@ -7,6 +7,7 @@ from collections.abc import Callable
 from rich.console import Console
 
 from runner import clusters
+from runner.adapters import adapter_of
 from runner.compose import Composed
 from runner.config import plan
 from runner.config.resolve import resolve_machine
@@ -110,6 +111,8 @@ def plan_lines(checked: Checked) -> list[str]:
         f"{config.precision.name}, {config.launcher.omp_num_threads} threads each",
         f"devices    {placement(config)}",
     ]
+    adapted = adapter_of(config).words(config)
+    lines += [f"adapter    {adapted}"] if adapted else []
     definitions = checked.recipe.metric_definitions() if config.dataset.label_names else {}
     lines += [f"scores     {name} {words}" for name, words in definitions.items()]
     if config.mode == "train":

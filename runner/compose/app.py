@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner import paths
 from runner.compose import overrides as typed_overrides
+from runner.compose.adapter_rate import with_adapter_rate
 from runner.compose.model_options import without_foreign_options
 from runner.compose.option_files import option_problems
 from runner.compose.validation import OPEN_SECTIONS, WrongValues, broken_nodes, is_key, key_names, to_run_config
@@ -320,7 +321,7 @@ def from_tree(tree: DictConfig, arguments: list[str]) -> Composed:
     composed = partial(Composed, overrides=list(arguments), run_dir=run_dir, choices=chosen, explicit=names)
     try:
         config = to_run_config(tree, [key for key in marked_missing(chosen) if key not in names])
-        return composed(without_foreign_options(config, chosen, names))
+        return composed(with_adapter_rate(without_foreign_options(config, chosen, names), names))
     except WrongValues as error:
         rest = composed(error.rest) if error.rest else None
         raise WrongRequest(error.problems, rest, frozenset(problem.key for problem in error.problems)) from None

@@ -37,6 +37,7 @@ SET_BY_GROUP = {
             "offload",
             "launcher",
             "cluster",
+            "adapter",
         )
     },
     "zero.stage": "zero_stage",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from runner import engines
+from runner import adapters, engines
 from runner.config.schema import RunConfig
 from runner.parallel.mesh import Mesh
 
@@ -68,5 +68,6 @@ def learning_rate_factor(step: int, name: str, warmup_steps: int, total: int) ->
 
 
 def method(config: RunConfig) -> str:
-    """The row's name in a comparison: `DDP`, `ZeRO-2`, `ZeRO-3 + CPU offload`, …"""
-    return engines.label_of(config.model_dump(mode="json", include={"launcher", "parallel", *engines.sections()}))
+    """The row's name in a comparison: `DDP`, `ZeRO-2`, `ZeRO-3 + CPU offload`, `ZeRO-2 LoRA`, …"""
+    engine = engines.label_of(config.model_dump(mode="json", include={"launcher", "parallel", *engines.sections()}))
+    return f"{engine} {adapters.adapter_of(config).label}".rstrip()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, Field, create_model
 from pydantic_core import PydanticCustomError
 
-from runner import engines
+from runner import adapters, engines
 from runner.config.fields import DecayRate, Float, Int, Open, Ranks, Section, Text, Threads
 from runner.config.inputs import DatasetConfig, ModelConfig, RecipeConfig
 from runner.parallel.config import ParallelConfig
@@ -348,5 +348,5 @@ else:
         __base__=_Common,
         __module__=__name__,
         __doc__="One run, complete.",
-        **{name: (kind, kind()) for name, kind in engines.sections().items()},
+        **{name: (kind, kind()) for name, kind in {**engines.sections(), **adapters.sections()}.items()},
     )

@@ -201,6 +201,10 @@ class Engine(ABC):
         """Whether weights are partitioned while the model is built, so that no rank ever holds them whole."""
         return False
 
+    def quantized_storage(self, config: RunConfig) -> str:
+        """Type in which packed weights of 4 bits are stored: one that this engine neither casts nor has to shard."""
+        return "uint8"
+
     def optimizer_on_host(self, config: RunConfig) -> bool:
         """Whether the optimizer step runs on the host's processor."""
         return False

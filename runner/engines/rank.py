@@ -175,6 +175,15 @@ class RankEngine(ABC):
         state: dict[str, torch.Tensor] = self.accelerator.get_state_dict(prepared.model)
         return state
 
+    def trained_state(self, prepared: Prepared) -> dict[str, torch.Tensor]:
+        """The weights that are trained, whole, under their names in the live model; on every rank. Collective."""
+        found: dict[str, torch.Tensor] = {}
+        for name, parameter in prepared.bare.named_parameters():
+            if parameter.requires_grad:
+                with self.whole(parameter) as whole:
+                    found[name] = whole.detach().cpu().clone()
+        return found
+
     @abstractmethod
     def save_state(self, prepared: Prepared, writer: StateWriter) -> None:
         """Write weights, optimizer and loss scale of a checkpoint. Collective."""

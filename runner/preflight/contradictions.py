@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
-from runner import clusters, engines
+from runner import adapters, clusters, engines
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.config.sequence_limits import architecture_facts, position_limit
@@ -31,6 +31,10 @@ CHECKS: tuple[tuple[set[str], Check], ...] = (
     ({"mode", "model"}, lambda config, _: _untrained(config)),
     ({"recipe", "task"}, lambda _, recipe: _judging_metric(recipe) if recipe else []),
     ({"mode", "dataset", "train"}, lambda config, _: _nothing_evaluated(config)),
+    (
+        {"mode", "model", "recipe", "launcher", "precision", *adapters.sections(), *engines.sections()},
+        lambda config, recipe: adapters.adapter_of(config).problems(config, recipe) if recipe else [],
+    ),
 )
 
 

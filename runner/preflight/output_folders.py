@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from runner import paths, rundir
+from runner.adapters import adapter_of
 from runner.config.schema import RunConfig
 from runner.errors import Problem, Severity
 from runner.memory.model_size import in_words, kept_checkpoints, parameter_count, state_bytes
@@ -113,13 +114,14 @@ def _room(config: RunConfig, run_dir: Path) -> list[Problem]:
     if count is None:
         return []
     here, hub = Location("", run_dir), Location("", hub_cache(config))
-    model = 4 * count if config.mode == "train" and config.train.save_model else 0
+    trained = adapter_of(config).trained_parameters(config, count)
+    model = 4 * trained if config.mode == "train" and config.train.save_model else 0
     download = 4 * count if config.model.init == "pretrained" and _weights_come(config) else 0
     together = here.mount == hub.mount
     problems = []
-    needed = kept * state_bytes(config, count) + model + (download if together else 0)
+    needed = kept * state_bytes(config, trained) + model + (download if together else 0)
     if needed > here.free_bytes:
-        problems.append(_too_large(config, here, kept, state_bytes(config, count), model, needed))
+        problems.append(_too_large(config, here, kept, state_bytes(config, trained), model, needed))
     if download > hub.free_bytes and not (problems and together):
         why = (
             f"the weights of {config.model.hub_id} (about {in_words(download)}) do not fit: free are "

@@ -18,7 +18,7 @@ from runner.recipe import load_recipe
 _SECTIONS_OF_GROUP = {
     "zero_stage": {"zero"},
     "launcher": {"launcher", "zero"},
-    **{group: {group} for group in ("offload", "precision", "optimizer", "scheduler")},
+    **{group: {group} for group in ("offload", "precision", "optimizer", "scheduler", "adapter")},
 }
 # What each check reads, besides what the contradictions say of themselves.
 _DATA = {"dataset", "recipe", "task", "mode", "model", "cache_dir"}

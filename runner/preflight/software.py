@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runner import metrics
+from runner.adapters import adapter_of
 from runner.config.schema import RunConfig
 from runner.engines import engine_of
 from runner.engines.base import EngineFile
@@ -13,7 +14,8 @@ from runner.recipe import Recipe
 
 def check_software(config: RunConfig, recipe: Recipe, own_file: EngineFile | None) -> list[Problem]:
     """What the engine needs, and the libraries behind the recipe's metrics."""
-    return _metric_libraries(recipe) + engine_of(config).software_problems(config, own_file)
+    engine, adapter = engine_of(config), adapter_of(config)
+    return _metric_libraries(recipe) + engine.software_problems(config, own_file) + adapter.software_problems(config)
 
 
 def _metric_libraries(recipe: Recipe) -> list[Problem]:

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from runner import engines, machine
+from runner import adapters, engines, machine
+from runner.adapters.base import Adapter
 from runner.config.schema import RunConfig
-from runner.engines.base import Rule
+from runner.engines.base import Engine, Rule
 from runner.errors import Problem
 
 
@@ -129,8 +130,9 @@ SET_BY_THEIR_GROUP = ("precision",)  # its options carry numbers for every engin
 
 
 def every_rule() -> list[Rule]:
-    """The runner's own rules and those of all engines."""
-    return [*RULES, *(rule for engine in engines.every_engine() for rule in engine.rules())]
+    """The runner's own rules and those of all engines and adapters."""
+    owners: list[Engine | Adapter] = [*engines.every_engine(), *adapters.every_adapter()]
+    return [*RULES, *(rule for owner in owners for rule in owner.rules())]
 
 
 def unused_keys(config: RunConfig, typed: Iterable[str]) -> list[Problem]:

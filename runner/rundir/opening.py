@@ -68,6 +68,7 @@ def opening_record(config: RunConfig, command: str, overrides: list[str]) -> dic
         "micro_batch_size": config.train.micro_batch_size,
         "gradient_accumulation_steps": config.train.gradient_accumulation_steps,
         "num_parameters": None,
+        "trained_parameters": None,
         "optimizer_steps": 0,
         "epochs": [],
         "metrics": {},

@@ -18,9 +18,9 @@ from runner.rundir import provenance
 from runner.sweep.imports import PACKAGE, imported, module_files
 
 # What turns a configuration into numbers, with all that these import: the files of a run, the environment and libraries
-# of its ranks, the ranks themselves. Engines are looked up by name, so all of theirs count.
+# of its ranks, the ranks themselves. Engines and adapters are looked up by name, so all of theirs count.
 DECIDES_NUMBERS = ("runner.render", "runner.launch.job", "runner.launch.preload", "runner.launch.rank_process")
-_ENGINES = PACKAGE / "engines"
+_BY_NAME = ("engines", "adapters")
 _NOT_THE_SAME_SWEEP = (
     "sweep.rerun",
     "sweep.on_error",
@@ -68,8 +68,9 @@ def code_version(checked: Checked) -> str:
 
 @lru_cache(maxsize=8)
 def _code_hash(recipes: tuple[Path, ...]) -> str:
-    engines = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in _ENGINES.rglob("*.py")}
-    own = module_files([*DECIDES_NUMBERS, *engines, *(name for path in recipes for name in imported(path))])
+    files = (path for room in _BY_NAME for path in (PACKAGE / room).rglob("*.py"))
+    by_name = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in files}
+    own = module_files([*DECIDES_NUMBERS, *by_name, *(name for path in recipes for name in imported(path))])
     return _files_hash({f"runner/{path.relative_to(PACKAGE)}": path for path in own.values()}) + _files_hash(
         {path.name: path for path in recipes}
     )

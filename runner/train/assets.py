@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner import paths
+from runner.adapters import adapter_of
+from runner.adapters.checks import is_adapter_folder
+from runner.adapters.folder import BaseMissing, base_of, merged
 from runner.config.catalogue import BUNDLED_TOKENIZER
 from runner.config.inputs import ModelConfig
 from runner.config.schema import RunConfig
@@ -95,13 +99,36 @@ def architecture(config: RunConfig, overrides: dict[str, Any]) -> PretrainedConf
 
 
 def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None = None) -> tuple[PreTrainedModel, list[str]]:
-    """The whole model with fp32 weights on the CPU, and notes on weights that were not loaded.
+    """The model that is trained, with its adapter where the run has one, and notes on weights that were not loaded.
+
+    Frozen weights may be quantised; everything else is fp32, on the CPU.
+
+    Raises:
+        AssetError: as `base_model`; where the embeddings grew, and an adapter would neither train nor save them.
+        AdapterError: for names of layers that the model does not have.
+    """
+    adapter = adapter_of(recipe.config)
+    model, new, notes = _base(recipe, tokenizer, adapter.loading(recipe.config, recipe.auto_class))
+    return adapter.wrapped(model, recipe, new), notes
+
+
+def base_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None = None) -> tuple[PreTrainedModel, list[str]]:
+    """The whole model without an adapter, with fp32 weights on the CPU, and notes on weights that were not loaded."""
+    model, _, notes = _base(recipe, tokenizer, {})
+    return model, notes
+
+
+def _base(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None, loading: dict[str, Any]
+) -> tuple[PreTrainedModel, list[str], list[str]]:
+    """The model without an adapter, names of tensors that were not loaded, and notes on them.
 
     The seed is set first, so that new weights are equal on every rank and for every launcher. It is built
     before ZeRO-3 partitions it, so shapes and initial weights are the model's own at every stage.
 
     Args:
         tokenizer: with more tokens than the model's vocabulary, the embeddings grow.
+        loading: further arguments of `from_pretrained`; random weights take the way over a file.
 
     Raises:
         AssetError: when more than the task's head differs from the weights, or a length does not fit the positions.
@@ -113,19 +140,37 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None = None
     model_class = getattr(transformers, recipe.auto_class)
     settings = architecture(config, recipe.model_overrides())
     _check_positions(recipe, settings)
+    new: list[str] = []
     notes: list[str] = []
     torch.manual_seed(config.train.seed)
     if config.model.init == "random":
         model = model_class.from_config(settings, trust_remote_code=config.model.trust_remote_code)
+        model = _over_a_file(model, loading) if loading else model
     else:
-        model, notes = _pretrained(config.model, model_class, settings)
+        model, new, notes = _pretrained(config.model, model_class, settings, loading)
         _check_vocabulary(config.model, settings, tokenizer)
-    notes += _fit_vocabulary(model, tokenizer)
+    grown = _fit_vocabulary(model, tokenizer)
+    if grown and adapter_of(config).label:
+        raise AssetError(
+            f"{grown[0]}: an adapter would neither train nor save them; use adapter=none, or a tokenizer of the "
+            "model's own (model.tokenizer=DIR)"
+        )
+    notes += grown
     if config.train.gradient_checkpointing:
         # The re-entrant form breaks DeBERTa's relative attention.
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.config.use_cache = False
-    return (model if engine_of(config).partitions_at_load(config) else model.float()), notes
+    # Packed weights must not be cast; what is not packed was loaded in fp32.
+    return (model if loading or engine_of(config).partitions_at_load(config) else model.float()), new, notes
+
+
+def _over_a_file(model: Any, loading: dict[str, Any]) -> Any:
+    """A model of random weights with arguments that only `from_pretrained` takes."""
+    import torch
+
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return type(model).from_pretrained(folder, dtype=torch.float32, **loading)
 
 
 def _check_positions(recipe: Recipe, settings: PretrainedConfig) -> None:
@@ -162,28 +207,38 @@ def _fit_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase |
 
 
 def _pretrained(
-    model: ModelConfig, model_class: type[PreTrainedModel], settings: PretrainedConfig
-) -> tuple[PreTrainedModel, list[str]]:
+    model: ModelConfig, model_class: type[PreTrainedModel], settings: PretrainedConfig, loading: dict[str, Any]
+) -> tuple[PreTrainedModel, list[str], list[str]]:
+    """The model with its weights; a folder with an adapter stands for the model with the adapter merged into it."""
     import torch
 
     source = model_source(model)
     assert source is not None, "checked before the run"
+    folder = Path(source) if is_adapter_folder(source) else None
+    revision: str | None = _revision(model, source)
+    if folder is not None:
+        try:
+            source, revision = base_of(folder)
+        except BaseMissing as error:
+            raise AssetError(str(error)) from None
     returned: Any = model_class.from_pretrained(
         source,
         config=settings,
-        revision=_revision(model, source),
+        revision=revision,
         dtype=torch.float32,
         use_safetensors=None if model.allow_pickle else True,
         trust_remote_code=model.trust_remote_code,
         ignore_mismatched_sizes=True,
         output_loading_info=True,
+        **loading,
     )
     loaded, info = returned  # a pair with `output_loading_info`, which its annotation leaves out
-    return loaded, _loading_notes(loaded, info, source)
+    new, notes = _loading_notes(loaded, info, source)
+    return (loaded, new, notes) if folder is None else (merged(loaded, folder), [], [])
 
 
-def _loading_notes(model: PreTrainedModel, info: dict[str, Any], source: str) -> list[str]:
-    """One line on tensors with new random values; a mismatch inside the base model is refused."""
+def _loading_notes(model: PreTrainedModel, info: dict[str, Any], source: str) -> tuple[list[str], list[str]]:
+    """Names of tensors with new random values, and one line on them; a mismatch inside the base model is refused."""
     mismatched = {
         str(item[0]) if isinstance(item, (tuple, list)) else str(item) for item in info.get("mismatched_keys", ())
     }
@@ -200,8 +255,5 @@ def _loading_notes(model: PreTrainedModel, info: dict[str, Any], source: str) ->
             "download them again, or set model.init=random to start from new weights"
         )
     new = sorted(mismatched | missing)
-    return (
-        [f"new random weights (not in {source} with the task's shape): {', '.join(new)}; everything else was loaded"]
-        if new
-        else []
-    )
+    said = f"new random weights (not in {source} with the task's shape): {', '.join(new)}; everything else was loaded"
+    return new, [said] if new else []

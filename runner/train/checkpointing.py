@@ -32,7 +32,7 @@ from runner.train.best_so_far import BestSoFar
 from runner.train.context import RankContext
 from runner.train.progress import say
 from runner.train.rng import generator_states, restore_generators
-from runner.train.saving import parameter_count
+from runner.train.saving import trained_count
 
 IN_RECORD = (
     "epochs",
@@ -163,7 +163,7 @@ class Checkpoints:
         if self._known_bytes:
             return self._known_bytes
         context = self._context
-        parameters = parameter_count(context.engine, context.prepared.bare)
+        parameters = trained_count(context.engine, context.prepared.bare)
         return engine_of(context.config).checkpoint_bytes(context.config, parameters)
 
     def _agree(self, writer: Writer) -> str | None:

@@ -255,7 +255,7 @@ class Training:
             context.output.heartbeat.beat(phase="saving the model")
             with context.timing.clock.phase("save_model"):
                 folder = context.output.folder / "model"
-                saving.save_model(context.engine, context.prepared, context.task.tokenizer, folder)
+                saving.save_model(context.engine, context.prepared, context.task, folder)
             artifacts["model"] = "model"
         record = context.output.record
         if record is not None:

@@ -192,6 +192,7 @@ def _opening_facts(context: RankContext, total: int) -> dict[str, Any]:
         "global_batch_size": plan.global_batch_size(context.config),
         "planned_optimizer_steps": total if train is not None else 0,
         "num_parameters": saving.parameter_count(context.engine, context.prepared.bare),
+        "trained_parameters": saving.trained_count(context.engine, context.prepared.bare),
         "data": {
             name: {
                 "rows": len(split),

@@ -58,6 +58,11 @@ class RankEngine(rank.RankEngine):
         engine: DeepSpeedEngine = self.accelerator.deepspeed_engine_wrapped.engine
         return engine
 
+    @property
+    def _has_frozen(self) -> bool:
+        """Whether some weights are not trained: they are in no checkpoint."""
+        return any(not parameter.requires_grad for parameter in self._engine.module.parameters())
+
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
         """Whole on every rank, unless `zero.partition_at_load`.
@@ -144,14 +149,16 @@ class RankEngine(rank.RankEngine):
     def save_state(self, prepared: Prepared, writer: StateWriter) -> None:
         """DeepSpeed's own files, one or more a rank."""
         with _writes_through(self._engine, writer):
-            self._engine.save_checkpoint(str(writer.folder), tag=TAG, save_latest=False)
+            self._engine.save_checkpoint(
+                str(writer.folder), tag=TAG, save_latest=False, exclude_frozen_parameters=self._has_frozen
+            )
 
     def load_state(self, prepared: Prepared, folder: Path, converted: Path | None) -> None:
         """From DeepSpeed's own files, or from their universal form."""
         engine, groups = self._engine, prepared.base_optimizer.param_groups
         own_settings = [{key: value for key, value in group.items() if key not in ("params", "lr")} for group in groups]
         with reading_universal(engine, converted is not None):
-            path, _ = engine.load_checkpoint(str(converted or folder), tag=TAG)
+            path, _ = engine.load_checkpoint(str(converted or folder), tag=TAG, load_module_strict=not self._has_frozen)
         if converted is not None:
             _fix_universal_load(prepared.base_optimizer, own_settings)
         if path is None:

@@ -68,6 +68,10 @@ class Engine(base.Engine):
         """fp32 weights and Adam's two moments, each shard once."""
         return parameters * (4 + 8)
 
+    def quantized_storage(self, config: RunConfig) -> str:
+        """Only floating-point weights are sharded: packed ones are stored as the run's own type."""
+        return "fp32" if config.precision.name == "auto" else config.precision.name
+
     def problems(self, config: RunConfig) -> list[Problem]:
         """One rank has nothing to shard; fp16 is unproved."""
         found = []

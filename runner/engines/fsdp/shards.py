@@ -21,7 +21,7 @@ Tensors = dict[str, torch.Tensor]
 
 def save(accelerator: Accelerator, prepared: Prepared, writer: StateWriter, full: bool) -> None:
     """Write `shard_R_of_N.pt`: this rank's rows, or on rank 0 all of them. Collective."""
-    parameters = dict(prepared.bare.named_parameters())
+    parameters = _trained(prepared)
     states = prepared.base_optimizer.state
     content: dict[str, Any] = {
         "weights": {name: _stored(parameter, full) for name, parameter in parameters.items()},
@@ -49,7 +49,7 @@ def load(accelerator: Accelerator, prepared: Prepared, folder: Path) -> None:
         raise RankError(f"there are no shards in {folder}")
     contents = [torch.load(path, map_location="cpu", weights_only=True, mmap=True) for path in files]
     first, optimizer = contents[0], prepared.base_optimizer
-    parameters = dict(prepared.bare.named_parameters())
+    parameters = _trained(prepared)
     for name, parameter in parameters.items():
         with torch.no_grad():
             _local(parameter).copy_(_rows([content["weights"][name] for content in contents], parameter))
@@ -63,6 +63,11 @@ def load(accelerator: Accelerator, prepared: Prepared, folder: Path) -> None:
             optimizer.state[parameter] = {key: _state(values, parameter) for key, values in states.items()}
     if first["scaler"] is not None and accelerator.scaler is not None:
         accelerator.scaler.load_state_dict(first["scaler"])
+
+
+def _trained(prepared: Prepared) -> dict[str, torch.nn.Parameter]:
+    """Frozen weights are in no checkpoint: they are loaded or drawn as at the start."""
+    return {name: parameter for name, parameter in prepared.bare.named_parameters() if parameter.requires_grad}
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
