@@ -25,6 +25,7 @@ TASK_TYPES = {
 }
 ADAPTER_FILE = "adapter_config.json"
 _OUTPUT_HEADS = ("lm_head", "embed_out")
+_TASK_HEADS = ("classifier", "score", "qa_outputs", "summary")
 
 
 def package_problem(adapter: str, package: str, extra: str) -> list[Problem]:
@@ -103,4 +104,4 @@ def linear_layers(model_type: str) -> frozenset[str]:
         source = file.read_text(encoding="utf-8")
     except OSError:
         return frozenset()
-    return frozenset(re.findall(r"self\.(\w+) = (?:nn\.)?(?:Linear|Conv1D)\(", source)) - set(_OUTPUT_HEADS)
+    return frozenset(re.findall(r"self\.(\w+) = (?:nn\.)?(?:Linear|Conv1D)\(", source)) - {*_OUTPUT_HEADS, *_TASK_HEADS}

@@ -51,6 +51,13 @@ class Adapter(lora.Adapter):
         quantization = {"type": quantization_section(config).type, "double": quantization_section(config).double}
         return json.dumps({**json.loads(super().settings(config, auto_class)), "quantization": quantization})
 
+    def wrapped(self, model: Any, recipe: Recipe, new: list[str]) -> Any:
+        """LoRA's, and the quantised layers stay trainable after an evaluation."""
+        from runner.adapters.quantized import keep_trainable
+
+        keep_trainable(model)
+        return super().wrapped(model, recipe, new)
+
     def loading(self, config: RunConfig, auto_class: str) -> dict[str, Any]:
         """bitsandbytes' configuration."""
         from runner.adapters.quantized import loading

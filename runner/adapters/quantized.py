@@ -28,6 +28,15 @@ def loading(section: QuantizationConfig, storage: str, precision: str, device: s
     return {"quantization_config": settings, **place}
 
 
+def keep_trainable(model: Any) -> None:
+    """Keep bitsandbytes from packing weights anew for inference on processors with AVX512-BF16: it does so in the
+    first evaluation, for good, and in that format gradients no longer flow back through the layer.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+
+
 def quantized_bytes(numel: int, double: bool) -> int:
     """Bytes of a weight with so many elements in 4 bits, its scales and tables included.
 

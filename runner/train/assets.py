@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +127,7 @@ def _base(
 
     Args:
         tokenizer: with more tokens than the model's vocabulary, the embeddings grow.
-        loading: further arguments of `from_pretrained`; random weights take the way over a file.
+        loading: further arguments of `from_pretrained`; random weights are loaded anew with them.
 
     Raises:
         AssetError: when more than the task's head differs from the weights, or a length does not fit the positions.
@@ -145,7 +144,7 @@ def _base(
     torch.manual_seed(config.train.seed)
     if config.model.init == "random":
         model = model_class.from_config(settings, trust_remote_code=config.model.trust_remote_code)
-        model = _over_a_file(model, loading) if loading else model
+        model = _loaded_anew(model, loading) if loading else model
     else:
         model, new, notes = _pretrained(config.model, model_class, settings, loading)
         _check_vocabulary(config.model, settings, tokenizer)
@@ -164,13 +163,12 @@ def _base(
     return (model if loading or engine_of(config).partitions_at_load(config) else model.float()), new, notes
 
 
-def _over_a_file(model: Any, loading: dict[str, Any]) -> Any:
+def _loaded_anew(model: Any, loading: dict[str, Any]) -> Any:
     """A model of random weights with arguments that only `from_pretrained` takes."""
     import torch
 
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        return type(model).from_pretrained(folder, dtype=torch.float32, **loading)
+    state = model.state_dict()
+    return type(model).from_pretrained(None, config=model.config, state_dict=state, dtype=torch.float32, **loading)
 
 
 def _check_positions(recipe: Recipe, settings: PretrainedConfig) -> None:

@@ -93,13 +93,20 @@ def check_ranks(config: RunConfig, engine: RankEngine) -> None:
         raise RankError(f"asked for launcher {config.launcher.name}, accelerate runs {accelerator.distributed_type}")
 
 
+_SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # bytes of an element → integers
+
+
 def parameter_checksum(engine: RankEngine, model: torch.nn.Module) -> list[float]:
-    """Sum and sum of squares of all parameters, in float64; partitioned ones are gathered one by one."""
+    """Sum and sum of squares of all parameters, in float64; partitioned ones are gathered one by one.
+
+    Frozen ones are summed as the integers that their bits are: packed weights may be stored as floats that they are
+    not, NaN among them.
+    """
     total, squares = 0.0, 0.0
     for parameter in model.parameters():
         with engine.whole(parameter) as whole:
             for part in torch.split(whole.detach().flatten(), CHECKSUM_ELEMENTS):
-                values = part.double()
+                values = (part if parameter.requires_grad else part.view(_SAME_SIZE[part.element_size()])).double()
                 total, squares = total + values.sum().item(), squares + values.square().sum().item()
     return [total, squares]
 
