@@ -13,6 +13,7 @@ from runner.recipe import Recipe
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel
 
     from runner.engines.rank import Prepared, RankEngine
 
@@ -34,7 +35,7 @@ class Adapter(ABC):
         """Choices that cannot hold together, on any machine; the configuration is resolved."""
         return []
 
-    def software_problems(self, config: RunConfig) -> list[Problem]:
+    def software_problems(self) -> list[Problem]:
         """Packages that this machine lacks."""
         return []
 
@@ -50,11 +51,11 @@ class Adapter(ABC):
         """All that the memory estimate has to know to build the model's trained part, as text; empty: all of it."""
         return ""
 
-    def loading(self, config: RunConfig, auto_class: str) -> dict[str, Any]:
+    def loading(self, config: RunConfig) -> dict[str, Any]:
         """Further arguments of `from_pretrained` for the frozen weights."""
         return {}
 
-    def wrapped(self, model: Any, recipe: Recipe, new: list[str]) -> Any:
+    def wrapped(self, model: PreTrainedModel, recipe: Recipe, new: list[str]) -> PreTrainedModel:
         """The model with its adapter.
 
         Args:
@@ -67,11 +68,12 @@ class Adapter(ABC):
         """The weights that `write` saves, complete on rank 0. Collective."""
         return engine.whole_state(prepared)
 
-    def write(self, model: Any, state: dict[str, torch.Tensor], folder: Path) -> None:
+    def write(self, model: torch.nn.Module, state: dict[str, torch.Tensor], folder: Path) -> None:
         """Write weights (safetensors) and configuration into a new folder."""
-        model.save_pretrained(folder, state_dict=state, safe_serialization=True)
+        whole: PreTrainedModel = model  # type: ignore[assignment]
+        whole.save_pretrained(folder, state_dict=state, safe_serialization=True)
 
-    def saved_shapes(self, model: Any, shapes: dict[str, Shape]) -> dict[str, Shape]:
+    def saved_shapes(self, model: torch.nn.Module, shapes: dict[str, Shape]) -> dict[str, Shape]:
         """Shapes by the names that `write` gives them.
 
         Args:

@@ -8,13 +8,15 @@ import copy
 import json
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.adapters.base import Shape
 from runner.adapters.checks import ADAPTER_FILE
 
 if TYPE_CHECKING:
     import torch
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
 BASE = "base"  # folder of the frozen weights inside an adapter's, where they lie nowhere else
 
@@ -23,12 +25,13 @@ class BaseMissing(RuntimeError):
     """The model that an adapter belongs to is not there."""
 
 
-def write_adapter(model: Any, state: dict[str, torch.Tensor], folder: Path) -> None:
+def write_adapter(model: torch.nn.Module, state: dict[str, torch.Tensor], folder: Path) -> None:
     """Write peft's files, and the configuration of the model without its quantisation."""
+    adapted: PeftModel = model  # type: ignore[assignment]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peft looks for the base's vocabulary on the hub, and warns where it is not
-        model.save_pretrained(folder, state_dict=state, safe_serialization=True, save_embedding_layers=False)
-    settings = copy.deepcopy(model.get_base_model().config)
+        adapted.save_pretrained(str(folder), state_dict=state, safe_serialization=True, save_embedding_layers=False)
+    settings = copy.deepcopy(adapted.config)
     if hasattr(settings, "quantization_config"):
         del settings.quantization_config
     settings.save_pretrained(folder)
@@ -42,7 +45,7 @@ def name_base(folder: Path, source: str | None, revision: str | None) -> None:
     file.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def shapes_in_file(model: Any, shapes: dict[str, Shape]) -> dict[str, Shape]:
+def shapes_in_file(model: torch.nn.Module, shapes: dict[str, Shape]) -> dict[str, Shape]:
     """Shapes of what is trained, by the names peft saves them under.
 
     Raises:
@@ -76,7 +79,7 @@ def base_of(folder: Path) -> tuple[str, str | None]:
     return str(source), content.get("revision")
 
 
-def merged(base: Any, folder: Path) -> Any:
+def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """The whole model with the adapter added to its weights: a plain model of transformers.
 
     Args:
@@ -84,4 +87,5 @@ def merged(base: Any, folder: Path) -> Any:
     """
     from peft import PeftModel
 
-    return PeftModel.from_pretrained(base, str(folder)).merge_and_unload()
+    whole: PreTrainedModel = PeftModel.from_pretrained(base, str(folder)).merge_and_unload()  # type: ignore[operator]
+    return whole

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.adapters import base
 from runner.adapters.checks import adapter_problems, package_problem
@@ -20,6 +20,7 @@ from runner.recipe import Recipe
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel
 
     from runner.engines.rank import Prepared, RankEngine
 
@@ -48,7 +49,7 @@ class Adapter(base.Adapter):
         """Names that the model does not have, and what peft would do silently wrong."""
         return adapter_problems(config, recipe)
 
-    def software_problems(self, config: RunConfig) -> list[Problem]:
+    def software_problems(self) -> list[Problem]:
         """peft."""
         return package_problem(self.name, "peft", "lora")
 
@@ -66,7 +67,7 @@ class Adapter(base.Adapter):
         section = adapter_section(config).model_dump(mode="json")
         return json.dumps({**section, "dora": self.dora, "auto_class": auto_class}, sort_keys=True)
 
-    def wrapped(self, model: Any, recipe: Recipe, new: list[str]) -> Any:
+    def wrapped(self, model: PreTrainedModel, recipe: Recipe, new: list[str]) -> PreTrainedModel:
         """A PeftModel: base frozen, adapter and new head trained."""
         import torch
 
@@ -79,13 +80,13 @@ class Adapter(base.Adapter):
         """What is trained only."""
         return engine.trained_state(prepared)
 
-    def write(self, model: Any, state: dict[str, torch.Tensor], folder: Path) -> None:
+    def write(self, model: torch.nn.Module, state: dict[str, torch.Tensor], folder: Path) -> None:
         """peft's own files, and the model's configuration beside them."""
         from runner.adapters.folder import write_adapter
 
         write_adapter(model, state, folder)
 
-    def saved_shapes(self, model: Any, shapes: dict[str, base.Shape]) -> dict[str, base.Shape]:
+    def saved_shapes(self, model: torch.nn.Module, shapes: dict[str, base.Shape]) -> dict[str, base.Shape]:
         """Of what is trained, by the names in peft's file."""
         from runner.adapters.folder import shapes_in_file
 

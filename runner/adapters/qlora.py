@@ -6,7 +6,7 @@ Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", arXiv:2305.143
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.adapters import lora
 from runner.adapters.checks import package_problem
@@ -16,6 +16,9 @@ from runner.engines import engine_of
 from runner.engines.base import Rule
 from runner.errors import Problem
 from runner.recipe import Recipe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 KEYS = tuple(f"quantization.{name}" for name in QuantizationConfig.model_fields)
 TASKS = ("AutoModelForCausalLM",)  # whose head is known to stay out of the quantisation
@@ -37,9 +40,9 @@ class Adapter(lora.Adapter):
         """LoRA's, and what quantised weights cannot stand."""
         return super().problems(config, recipe) + _task(recipe) + _storage(config) + _loading(config)
 
-    def software_problems(self, config: RunConfig) -> list[Problem]:
+    def software_problems(self) -> list[Problem]:
         """peft and bitsandbytes."""
-        return super().software_problems(config) + package_problem(self.name, "bitsandbytes", "qlora")
+        return super().software_problems() + package_problem(self.name, "bitsandbytes", "qlora")
 
     def rules(self) -> tuple[Rule, ...]:
         """The quantisation's keys matter under QLoRA."""
@@ -51,14 +54,14 @@ class Adapter(lora.Adapter):
         quantization = {"type": quantization_section(config).type, "double": quantization_section(config).double}
         return json.dumps({**json.loads(super().settings(config, auto_class)), "quantization": quantization})
 
-    def wrapped(self, model: Any, recipe: Recipe, new: list[str]) -> Any:
+    def wrapped(self, model: PreTrainedModel, recipe: Recipe, new: list[str]) -> PreTrainedModel:
         """LoRA's, and the quantised layers stay trainable after an evaluation."""
         from runner.adapters.quantized import keep_trainable
 
         keep_trainable(model)
         return super().wrapped(model, recipe, new)
 
-    def loading(self, config: RunConfig, auto_class: str) -> dict[str, Any]:
+    def loading(self, config: RunConfig) -> dict[str, Any]:
         """bitsandbytes' configuration."""
         from runner.adapters.quantized import loading
 

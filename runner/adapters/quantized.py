@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.adapters.config import QuantizationConfig
+
+if TYPE_CHECKING:
+    import torch
 
 BLOCK = 64  # weights that share a scale (bitsandbytes' default for 4 bits)
 SCALES = 256  # scales that share a scale of their own, where they are quantised as well
@@ -28,13 +31,13 @@ def loading(section: QuantizationConfig, storage: str, precision: str, device: s
     return {"quantization_config": settings, **place}
 
 
-def keep_trainable(model: Any) -> None:
+def keep_trainable(model: torch.nn.Module) -> None:
     """Keep bitsandbytes from packing weights anew for inference on processors with AVX512-BF16: it does so in the
     first evaluation, for good, and in that format gradients no longer flow back through the layer.
     """
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
+            module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
 
 
 def quantized_bytes(numel: int, double: bool) -> int:

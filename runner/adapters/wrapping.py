@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 from runner.adapters.checks import TASK_TYPES
 from runner.adapters.config import AdapterConfig
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 _OUTPUT = re.compile(r"(^|\.)(lm_head|embed_out)$")
 
@@ -15,7 +19,9 @@ class AdapterError(RuntimeError):
     """The adapter does not fit the model."""
 
 
-def with_adapter(model: Any, section: AdapterConfig, auto_class: str, dora: bool, new: list[str]) -> Any:
+def with_adapter(
+    model: PreTrainedModel, section: AdapterConfig, auto_class: str, dora: bool, new: list[str]
+) -> PreTrainedModel:
     """A PeftModel in which adapter, named modules and new heads are trained, and nothing else.
 
     Args:
@@ -41,16 +47,17 @@ def with_adapter(model: Any, section: AdapterConfig, auto_class: str, dora: bool
         use_dora=dora,
         init_lora_weights=True if section.init == "default" else section.init,
     )
-    return get_peft_model(model, settings)
+    adapted: PreTrainedModel = get_peft_model(model, settings)  # type: ignore[assignment]
+    return adapted
 
 
-def _modules_of(model: Any, new: list[str]) -> list[str]:
+def _modules_of(model: PreTrainedModel, new: list[str]) -> list[str]:
     """Modules with new weights; the output head of a language model has none of its own where it is tied."""
     tied = set(getattr(model, "_tied_weights_keys", None) or ())
     return sorted({name.rpartition(".")[0] for name in new if name not in tied} - {""})
 
 
-def check_names(model: Any, section: AdapterConfig) -> None:
+def check_names(model: PreTrainedModel, section: AdapterConfig) -> None:
     """Every name must be there: of several, peft passes silently over the wrong ones.
 
     Raises:
@@ -73,12 +80,12 @@ def check_names(model: Any, section: AdapterConfig) -> None:
         )
 
 
-def _ties_output(model: Any) -> bool:
-    output = model.get_output_embeddings()
+def _ties_output(model: PreTrainedModel) -> bool:
+    output = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     return output is not None and output.weight is model.get_input_embeddings().weight
 
 
-def is_linear(module: Any) -> bool:
+def is_linear(module: torch.nn.Module) -> bool:
     """Whether it is a matrix product: torch's (bitsandbytes' inherit from it), or GPT-2's."""
     import torch
 

@@ -15,7 +15,7 @@ from runner.recipe import Recipe
 def check_software(config: RunConfig, recipe: Recipe, own_file: EngineFile | None) -> list[Problem]:
     """What the engine needs, and the libraries behind the recipe's metrics."""
     engine, adapter = engine_of(config), adapter_of(config)
-    return _metric_libraries(recipe) + engine.software_problems(config, own_file) + adapter.software_problems(config)
+    return _metric_libraries(recipe) + engine.software_problems(config, own_file) + adapter.software_problems()
 
 
 def _metric_libraries(recipe: Recipe) -> list[Problem]:

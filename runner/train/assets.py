@@ -107,7 +107,7 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None = None
         AdapterError: for names of layers that the model does not have.
     """
     adapter = adapter_of(recipe.config)
-    model, new, notes = _base(recipe, tokenizer, adapter.loading(recipe.config, recipe.auto_class))
+    model, new, notes = _base(recipe, tokenizer, adapter.loading(recipe.config))
     return adapter.wrapped(model, recipe, new), notes
 
 
@@ -163,12 +163,14 @@ def _base(
     return (model if loading or engine_of(config).partitions_at_load(config) else model.float()), new, notes
 
 
-def _loaded_anew(model: Any, loading: dict[str, Any]) -> Any:
+def _loaded_anew(model: PreTrainedModel, loading: dict[str, Any]) -> PreTrainedModel:
     """A model of random weights with arguments that only `from_pretrained` takes."""
     import torch
 
     state = model.state_dict()
-    return type(model).from_pretrained(None, config=model.config, state_dict=state, dtype=torch.float32, **loading)
+    return type(model).from_pretrained(  # type: ignore[no-any-return]
+        None, config=model.config, state_dict=state, dtype=torch.float32, **loading
+    )
 
 
 def _check_positions(recipe: Recipe, settings: PretrainedConfig) -> None:
@@ -213,10 +215,11 @@ def _pretrained(
     source = model_source(model)
     assert source is not None, "checked before the run"
     folder = Path(source) if is_adapter_folder(source) else None
-    revision: str | None = _revision(model, source)
+    revision = _revision(model, source)
     if folder is not None:
         try:
-            source, revision = base_of(folder)
+            source, named = base_of(folder)
+            revision = named or "main"
         except BaseMissing as error:
             raise AssetError(str(error)) from None
     returned: Any = model_class.from_pretrained(
