@@ -15,7 +15,7 @@ setup: $(STAMP) ## a virtual environment in .venv with the exact versions of con
 $(STAMP): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[deepspeed,report,optuna,lora,qlora,tensorboard,mlflow,wandb,trackio,docs,test]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[deepspeed,report,optuna,lora,qlora,tensorboard,mlflow,wandb,trackio,bitsandbytes,docs,test]"
 	touch $@
 
 run: $(STAMP) ## the main job on the embedded default: DeepSpeed ZeRO-2 on two CPU ranks

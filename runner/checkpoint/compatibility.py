@@ -12,6 +12,7 @@ from runner import machine
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.errors import Problem
+from runner.schedules import schedule_of
 
 HARMLESS = frozenset(
     {
@@ -109,7 +110,7 @@ def _length(before: RunConfig, after: RunConfig, key: str, rows: int | None, don
     old, new = plan.total_steps(rows, before), plan.total_steps(rows, after)
     if new < done:
         return [Problem(key, value, f"the checkpoint has {done} optimizer steps, this means {new}", "leave it out")]
-    if old != new and after.scheduler.name != "constant":
+    if old != new and (schedule_of(after.scheduler).needs_total or after.scheduler.warmup_ratio is not None):
         why = (
             f"scheduler={after.scheduler.name} was planned over {old} optimizer steps, not {new}: the steps so far "
             "would have had other learning rates"

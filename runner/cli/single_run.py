@@ -121,10 +121,17 @@ def plan_lines(checked: Checked) -> list[str]:
             f"batch      {train.micro_batch_size} × {train.gradient_accumulation_steps} accumulated × {ranks} ranks = "
             f"{plan.global_batch_size(config)}; {steps}",
             f"optimizer  {_optimizer_line(checked)}",
-            f"schedule   {config.scheduler.name}, {config.scheduler.warmup_steps} warm-up steps{words}, owned by "
+            f"schedule   {config.scheduler.name}, {_warmup(checked)}{words}, owned by "
             f"{engine_of(config).owner_words(config, config.scheduler.owner)}",
         ]
     return lines
+
+
+def _warmup(checked: Checked) -> str:
+    scheduler, total = checked.config.scheduler, checked.total_steps
+    if scheduler.warmup_ratio is not None and total is None:
+        return f"{scheduler.warmup_ratio:g} of the steps as warm-up"
+    return f"{plan.warmup_steps(scheduler, total or 0)} warm-up steps"
 
 
 def _optimizer_line(checked: Checked) -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 
 from runner import adapters, engines
+from runner.config.optimization import SchedulerConfig
 from runner.config.schema import RunConfig
 from runner.parallel.mesh import Mesh
+from runner.schedules import schedule_of
 
 
 def world_size(config: RunConfig) -> int:
@@ -49,22 +51,19 @@ def total_steps(rows: int, config: RunConfig) -> int:
     return min(steps, config.train.max_steps) if config.train.max_steps else steps
 
 
-def learning_rate_factor(step: int, name: str, warmup_steps: int, total: int) -> float:
-    """Factor on the peak learning rate at optimizer step `step`, counted from 0.
+def warmup_steps(scheduler: SchedulerConfig, total: int) -> int:
+    """Optimizer steps of warm-up: as given, or a share of the run's `total`, rounded up as transformers does."""
+    return scheduler.warmup_steps if scheduler.warmup_ratio is None else math.ceil(scheduler.warmup_ratio * total)
 
-    Linear warm-up from 0 over `warmup_steps`; then linear: (total − step) / (total − warmup);
-    constant: 1; cosine: (1 + cos(π · progress)) / 2. The linear and constant forms are those of
-    transformers' `get_linear_schedule_with_warmup` and of DeepSpeed's WarmupDecayLR with
-    `warmup_type: linear`, evaluated in the same order of operations, so that both give the same float.
+
+def learning_rate_factor(step: int, scheduler: SchedulerConfig, total: int) -> float:
+    """Factor on the peak learning rate at optimizer step `step`, counted from 0: linear warm-up from 0, then the
+    schedule's own formula (runner/schedules.py).
     """
-    if step < warmup_steps:
-        return step / warmup_steps
-    if name == "constant":
-        return 1.0
-    if name == "linear":
-        return max(0.0, float(total - step) / float(max(1, total - warmup_steps)))
-    progress = min(1.0, float(step - warmup_steps) / float(max(1, total - warmup_steps)))
-    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * progress)))
+    warmup = warmup_steps(scheduler, total)
+    if step < warmup:
+        return step / warmup
+    return schedule_of(scheduler).after_warmup(step, warmup, total, scheduler)
 
 
 def method(config: RunConfig) -> str:

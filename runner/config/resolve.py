@@ -9,6 +9,7 @@ from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.engines import engine_of
 from runner.errors import Problem
+from runner.optimizers import optimizer_of
 
 DEFAULT_CPU_RANKS = 2
 
@@ -19,9 +20,8 @@ def resolve_machine(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
     _absolute_paths(resolved)
     problems = _launcher(resolved) + _precision(resolved)
     if resolved.optimizer.fused == "auto":
-        resolved.optimizer.fused = resolved.launcher.device == "cpu" and not engine_of(resolved).optimizer_on_host(
-            resolved
-        )
+        has_fused = optimizer_of(resolved.optimizer).has_fused
+        resolved.optimizer.fused = has_fused and engine_of(resolved).why_not_fused(resolved) is None
     problems += plan.mesh(resolved).problems() or _batch(resolved)
     return resolved, problems
 

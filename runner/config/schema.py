@@ -13,11 +13,11 @@ from pydantic import AfterValidator, Field, create_model
 from pydantic_core import PydanticCustomError
 
 from runner import adapters, engines
-from runner.config.fields import DecayRate, Float, Int, Open, Ranks, Section, Text, Threads
+from runner.config.fields import Float, Int, Open, Ranks, Section, Text, Threads
 from runner.config.inputs import DatasetConfig, ModelConfig, RecipeConfig
+from runner.config.optimization import OptimizerConfig, SchedulerConfig
 from runner.parallel.config import ParallelConfig
 
-Owner = Literal["auto", "deepspeed", "client"]
 Device = Literal["auto", "cpu", "cuda"]
 SectionType = TypeVar("SectionType", bound=Section)
 
@@ -81,44 +81,6 @@ class TrainConfig(Section):
         5, ge=1, description="Losses in a row that are NaN or infinite before the run is stopped."
     )
     save_model: bool = Field(True, description="Save final weights and tokenizer under model/ in the run folder.")
-
-
-class OptimizerConfig(Section):
-    """AdamW and who builds it."""
-
-    name: Literal["adamw"] = Field("adamw", description="AdamW with decoupled weight decay.")
-    owner: Owner = Field(
-        "auto",
-        description="deepspeed: the block stands in the DeepSpeed JSON and ranks build DummyOptim; client: a torch "
-        "optimizer; auto: deepspeed under DeepSpeed.",
-    )
-    lr: Float = Field(2.0e-5, gt=0.0, description="Peak learning rate.")
-    betas: tuple[DecayRate, DecayRate] = Field(
-        (0.9, 0.999), description="Decay rates of the first and second moment, each at least 0 and below 1."
-    )
-    eps: Float = Field(1.0e-8, gt=0.0, description="Term added to the denominator.")
-    weight_decay: Float = Field(
-        0.0, ge=0.0, description="Decoupled weight decay; never on biases and normalisation weights."
-    )
-    fused: bool | Literal["auto"] = Field(
-        "auto",
-        description="torch's fused kernel: one pass over the optimizer states instead of about ten, no temporary "
-        "copies; auto: on CPU.",
-    )
-
-
-class SchedulerConfig(Section):
-    """The learning rate over optimizer steps and who computes it."""
-
-    name: Literal["linear", "constant", "cosine"] = Field(
-        "linear", description="Shape after warm-up: linear to 0, constant, or half a cosine to 0."
-    )
-    owner: Owner = Field(
-        "auto",
-        description="deepspeed: a scheduler block in the JSON and DummyScheduler; client: a torch LambdaLR; auto: "
-        "deepspeed where its formula is the same.",
-    )
-    warmup_steps: Int = Field(0, ge=0, description="Optimizer steps of linear warm-up from 0.")
 
 
 class PrecisionConfig(Section):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from runner.config.schema import RunConfig
 from runner.errors import Problem
 from runner.memory.workload import StateLayout
+from runner.optimizers import optimizer_of
 from runner.parallel import mesh
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 EngineFile = dict[str, Any]  # a user's own configuration file of the engine (launcher.config_file), parsed
 Say = Callable[[str], None]
+FUSED_HIDES_OVERFLOWS = (
+    "a fused step skips overflows inside its kernel, where the schedule does not see it",
+    "use optimizer.fused=false, or precision=bf16",
+)
 
 
 class Host(Protocol):
@@ -209,9 +214,25 @@ class Engine(ABC):
         """Whether the optimizer step runs on the host's processor."""
         return False
 
+    def cuts_weights(self, config: RunConfig) -> str | None:
+        """What cuts weights so that no rank's optimizer sees whole tensors; None if nothing does."""
+        return None
+
+    def shards_tensors(self, config: RunConfig) -> bool:
+        """Whether the optimizer steps over torch's sharded tensors (DTensors), which not every kernel knows."""
+        return False
+
+    def offloads_optimizer(self, config: RunConfig) -> bool:
+        """Whether the optimizer states live in host memory or on a disk."""
+        return False
+
+    def why_not_fused(self, config: RunConfig) -> tuple[str, str] | None:
+        """Why the optimizer's fused kernel cannot be used, and what to do instead; None where it can."""
+        return None
+
     def optimizer_words(self, config: RunConfig, own_file: EngineFile | None) -> str:
         """The optimizer that runs, in the plan."""
-        return "torch AdamW"
+        return optimizer_of(config.optimizer).words
 
     def owner_words(self, config: RunConfig, owner: str) -> str:
         """Who builds it, in the plan."""

@@ -162,7 +162,7 @@ def trial_config(config: RunConfig, micro_batch_size: int, accumulation: int) ->
     train.max_steps, train.epochs = config.fit.steps, config.fit.steps
     train.save_model, train.log_every, train.warmup_steps_not_timed = False, 1, 1
     train.evaluate_every_epoch = True
-    own.scheduler.warmup_steps = 0
+    own.scheduler.warmup_steps, own.scheduler.warmup_ratio = 0, None
     own.checkpoint = CheckpointConfig.model_validate({})
     own.dataset.test = None
     own.mode = "train"

@@ -59,7 +59,9 @@ def model_facts(architecture: Architecture) -> ModelFacts:
 def _facts(architecture: Architecture) -> ModelFacts:
     model = meta_model(architecture)
     parameters = tuple(
-        ParameterFact(name, tensor.numel(), tensor.ndim >= 2, tensor.shape[0] if tensor.ndim else 1)
+        ParameterFact(
+            name, tensor.numel(), tensor.ndim >= 2, tensor.shape[0] if tensor.ndim else 1, tuple(tensor.shape)
+        )
         for name, tensor in model.named_parameters()
         if tensor.requires_grad
     )

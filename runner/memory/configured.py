@@ -11,6 +11,7 @@ from runner.config.schema import RunConfig
 from runner.engines import engine_of
 from runner.memory.facts import Architecture, Family
 from runner.memory.workload import FALLBACK_LENGTH, DataLengths, Workload
+from runner.optimizers import optimizer_of
 
 
 def workload_from_config(config: RunConfig, world_size: int, lengths: DataLengths | None = None) -> Workload:
@@ -35,6 +36,7 @@ def workload_from_config(config: RunConfig, world_size: int, lengths: DataLength
         gradient_accumulation_steps=resolved.train.gradient_accumulation_steps,
         num_processes=max(1, world_size // nodes),
         num_nodes=nodes,
+        optimizer=optimizer_of(resolved.optimizer).states(resolved.optimizer),
         optimizer_kernel="fused" if resolved.optimizer.fused is True else "foreach",
     )
 

@@ -38,13 +38,14 @@ class Architecture:
 @dataclass(frozen=True)
 class ParameterFact:
     """One trainable tensor: name, elements, whether weight decay applies (two dimensions or more), size of the first
-    dimension.
+    dimension, all sizes.
     """
 
     name: str
     numel: int
     decayed: bool
     rows: int = 1
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

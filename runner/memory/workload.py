@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from runner.memory.facts import Architecture, ModelFacts
-from runner.memory.items import Item
+from runner.memory.items import Item, Moment
+from runner.memory.optimizer_states import ADAMW_STATES, GRADIENT_MOMENTS, Kernel, OptimizerStates
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DeviceType = Literal["cpu", "cuda"]
@@ -89,7 +90,8 @@ class Workload:
     num_nodes: int = 1
     weight_decay_groups: bool = True
     margin_fraction: float = 0.1
-    optimizer_kernel: Literal["foreach", "loop", "fused"] = "foreach"
+    optimizer: OptimizerStates = ADAMW_STATES
+    optimizer_kernel: Kernel = "foreach"
 
     @property
     def world_size(self) -> int:
@@ -110,6 +112,15 @@ class Workload:
     def weight_bytes(self) -> int:
         """Bytes of one element of the weights the forward pass reads."""
         return self.layout.weight_bytes(self.precision)
+
+    def step_temporaries(self, tensors: list[int]) -> int:
+        """Bytes that the optimizer allocates while it steps over tensors of these sizes (elements), one group."""
+        return self.optimizer.temporaries(self.optimizer_kernel, self.device == "cuda", tensors)
+
+    def gradient_moments(self, zeroed_in_place: bool = False) -> tuple[Moment, ...]:
+        """Gradients outlive a forward pass when micro batches accumulate or when they are zeroed in place."""
+        kept = self.gradient_accumulation_steps > 1 or zeroed_in_place
+        return ("forward", "recompute", *GRADIENT_MOMENTS) if kept else GRADIENT_MOMENTS
 
     def with_batch(self, micro_batch_size: int) -> Workload:
         """The same workload with another micro batch size."""

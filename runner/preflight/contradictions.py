@@ -11,6 +11,7 @@ from runner.config.schema import RunConfig
 from runner.config.sequence_limits import architecture_facts, position_limit
 from runner.data.source import named_files
 from runner.errors import Problem
+from runner.preflight.optimizers import optimizer_problems
 from runner.recipe import Recipe
 
 _BY_EVALUATION = ("evaluate_every_steps", "early_stopping_patience", "load_best_at_end")
@@ -19,7 +20,7 @@ Check = Callable[[RunConfig, Recipe | None], list[Problem]]
 CHECKS: tuple[tuple[set[str], Check], ...] = (
     ({"launcher"}, lambda config, _: _nodes(config)),
     (
-        {"launcher", "parallel", "optimizer", "precision", *engines.sections()},
+        {"launcher", "parallel", "mode", "optimizer", "precision", *engines.sections()},
         lambda config, _: _engine(config) + engines.engine_of(config).missing_values(config),
     ),
     ({"model", "recipe", "task"}, lambda config, recipe: _positions(config, recipe) if recipe else []),
@@ -58,7 +59,7 @@ def _engine(config: RunConfig) -> list[Problem]:
     chosen = engines.engine_of(config)
     others = [engine for engine in engines.every_engine() if engine is not chosen]
     ignored = [problem for engine in others for problem in engine.problems_of_others(config)]
-    return ignored + chosen.problems(config) + chosen.degree_problems(config)
+    return ignored + chosen.problems(config) + chosen.degree_problems(config) + optimizer_problems(config)
 
 
 def _untrained(config: RunConfig) -> list[Problem]:
@@ -115,7 +116,7 @@ def _schedule(config: RunConfig, recipe: Recipe) -> list[Problem]:
         why = f"the run has only {total} optimizer steps and is evaluated after the last anyway"
         fix = f"use train.evaluate_every_steps={max(1, total // 4)}"
         problems.append(Problem("train.evaluate_every_steps", every, why, fix, "warning"))
-    if config.scheduler.warmup_steps <= total or not config.scheduler.warmup_steps:
+    if plan.warmup_steps(config.scheduler, total) <= total:
         return problems
     return [
         *problems,

@@ -9,13 +9,15 @@ from runner.engines import engine_of
 from runner.engines.base import EngineFile
 from runner.errors import Problem
 from runner.machine import is_installed
+from runner.preflight.optimizers import check_optimizer_package
 from runner.recipe import Recipe
 
 
 def check_software(config: RunConfig, recipe: Recipe, own_file: EngineFile | None) -> list[Problem]:
-    """What the engine needs, and the libraries behind the recipe's metrics."""
+    """What engine, adapter and optimizer need, and the libraries behind the recipe's metrics."""
     engine, adapter = engine_of(config), adapter_of(config)
-    return _metric_libraries(recipe) + engine.software_problems(config, own_file) + adapter.software_problems()
+    own = engine.software_problems(config, own_file) + adapter.software_problems()
+    return _metric_libraries(recipe) + check_optimizer_package(config) + own
 
 
 def _metric_libraries(recipe: Recipe) -> list[Problem]:

@@ -4,9 +4,9 @@ matter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from runner import adapters, engines, machine
+from runner import adapters, engines, machine, optimizers, schedules
 from runner.adapters.base import Adapter
 from runner.config.schema import RunConfig
 from runner.engines.base import Engine, Rule
@@ -46,7 +46,28 @@ _TRAINING = (
     "scheduler",
 )
 
+
+def _of_optimizer(key: str) -> Rule:
+    names = " and ".join(optimizers.reads(key))
+    reads: Callable[[RunConfig], bool] = lambda c: key in optimizers.optimizer_of(c.optimizer).keys  # noqa: E731
+    return Rule((f"optimizer.{key}",), reads, f"only {names} read it", "leave it out, or choose another optimizer")
+
+
+def _of_schedule(key: str) -> Rule:
+    names = " and ".join(schedules.reads(key))
+    reads: Callable[[RunConfig], bool] = lambda c: key in schedules.schedule_of(c.scheduler).keys  # noqa: E731
+    return Rule((f"scheduler.{key}",), reads, f"only {names} read it", "leave it out, or choose another scheduler")
+
+
 RULES = (
+    *map(_of_optimizer, ("betas", "eps", "momentum", "fused")),
+    *map(_of_schedule, ("min_lr_ratio", "power", "decay_ratio", "decay_shape")),
+    Rule(
+        ("scheduler.warmup_steps",),
+        lambda c: c.scheduler.warmup_ratio is None,
+        "scheduler.warmup_ratio takes its place",
+        "leave one of the two out",
+    ),
     Rule(
         (*_FP16, *_FP16_MORE),
         lambda c: c.precision.name == "fp16",
@@ -126,7 +147,8 @@ def unread_sections(names: Iterable[str], sections: tuple[str, ...], why: str) -
     ]
 
 
-SET_BY_THEIR_GROUP = ("precision",)  # its options carry numbers for every engine: only what was typed can be a mistake
+# Options and models carry numbers that not every choice reads: only what was typed can be a mistake.
+SET_BY_THEIR_GROUP = ("precision", "optimizer", "scheduler")
 
 
 def every_rule() -> list[Rule]:

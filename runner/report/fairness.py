@@ -87,7 +87,7 @@ _FACTS: tuple[tuple[str, Callable[[Run], Any]], ...] = (
     ("optimizer class", _optimizer),
     ("optimizer state dtype", _paths("observed.optimizer_state_dtype")),
     ("optimizer settings", _paths("config.optimizer.lr", "config.optimizer.betas", "config.optimizer.eps",
-    "config.optimizer.weight_decay")),
+    "config.optimizer.weight_decay", "config.optimizer.momentum")),
     ("gradient clipping", _paths("config.train.gradient_clipping")),
     ("precision", _paths("observed.parameter_dtype", "observed.activation_dtype", "observed.gradient_dtype")),
     ("data order", _paths("data_order_hash")),

@@ -143,8 +143,7 @@ def load(start: RankStart) -> tuple[RankContext, int]:
 
 
 def _schedule(config: RunConfig, total: int) -> Factor:
-    scheduler = config.scheduler
-    return partial(plan.learning_rate_factor, name=scheduler.name, warmup_steps=scheduler.warmup_steps, total=total)
+    return partial(plan.learning_rate_factor, scheduler=config.scheduler, total=total)
 
 
 def _load_task(start: RankStart) -> Task:

@@ -10,7 +10,6 @@ import pytest
 from workloads import Buckets, made, state_items
 
 from runner.engines.deepspeed.memory import fullest, partitions
-from runner.memory.adam import adam_temporaries
 from runner.memory.facts import Architecture, ModelFacts, ParameterFact
 from runner.memory.items import Item
 from runner.memory.workload import Workload
@@ -178,9 +177,9 @@ def test_accumulation_keeps_gradients_through_the_forward_pass() -> None:
 
 def test_adam_temporaries_by_kernel() -> None:
     on_gpu, on_cpu = workload(device="cuda"), workload(device="cpu")
-    assert adam_temporaries(on_gpu, [10, 20]) == 4 * 30
-    assert adam_temporaries(on_cpu, [10, 20]) == 2 * 4 * 20
-    assert adam_temporaries(replace(on_gpu, optimizer_kernel="fused"), [10, 20]) == 0
+    assert on_gpu.step_temporaries([10, 20]) == 4 * 30
+    assert on_cpu.step_temporaries([10, 20]) == 2 * 4 * 20
+    assert replace(on_gpu, optimizer_kernel="fused").step_temporaries([10, 20]) == 0
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

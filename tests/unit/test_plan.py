@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.config import plan
+from runner.config.optimization import SchedulerConfig
 from runner.config.resolve import resolve_machine
 from runner.config.schema import RunConfig
 from runner.errors import RequestError
@@ -28,6 +29,10 @@ def test_global_batch_and_steps():
     assert plan.total_steps(604, made) == 50
 
 
+def factor(step, name, warmup, total, **keys):
+    return plan.learning_rate_factor(step, SchedulerConfig(name=name, warmup_steps=warmup, **keys), total)
+
+
 @pytest.mark.parametrize(
     ("name", "warmup", "total", "expected"),
     [
@@ -38,9 +43,7 @@ def test_global_batch_and_steps():
     ],
 )
 def test_learning_rate_factor(name, warmup, total, expected):
-    assert [plan.learning_rate_factor(step, name, warmup, total) for step in range(4)] == pytest.approx(
-        expected, abs=1e-15
-    )
+    assert [factor(step, name, warmup, total) for step in range(4)] == pytest.approx(expected, abs=1e-15)
 
 
 def test_accumulation_follows_from_a_global_batch(monkeypatch):

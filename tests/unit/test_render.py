@@ -70,7 +70,7 @@ def test_deepspeeds_schedule_is_the_runners(warmup, total, name):
     schedule = getattr(schedules, block["type"])(optimizer, **block["params"])
     start_at_first_index(schedule)
     for step in range(total):
-        assert optimizer.param_groups[0]["lr"] == 3e-4 * plan.learning_rate_factor(step, name, warmup, total)
+        assert optimizer.param_groups[0]["lr"] == 3e-4 * plan.learning_rate_factor(step, made.scheduler, total)
         schedule.step()
 
 

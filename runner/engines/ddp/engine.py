@@ -11,10 +11,10 @@ from typing_extensions import override
 from runner import engines
 from runner.config.schema import RunConfig
 from runner.engines import base
-from runner.engines.base import Saving
+from runner.engines.base import FUSED_HIDES_OVERFLOWS, Saving
 from runner.engines.ddp.memory import DdpLayout
-from runner.errors import Problem
 from runner.memory.workload import StateLayout
+from runner.optimizers import optimizer_of
 
 
 class Engine(base.Engine):
@@ -49,15 +49,13 @@ class Engine(base.Engine):
 
     @override
     def checkpoint_bytes(self, config: RunConfig, parameters: int) -> int:
-        """fp32 weights and Adam's two moments, written once."""
-        return parameters * (4 + 8)
+        """fp32 weights and optimizer states, written once."""
+        return 4 * parameters + optimizer_of(config.optimizer).states(config.optimizer).part_bytes(parameters)
 
-    def problems(self, config: RunConfig) -> list[Problem]:
-        """A fused kernel hides skipped steps."""
-        if config.optimizer.fused is not True or config.precision.name != "fp16":
-            return []
-        why = "a fused step skips overflows inside its kernel, where the schedule does not see it"
-        return [Problem("optimizer.fused", True, why, "use optimizer.fused=false, or precision=bf16")]
+    @override
+    def why_not_fused(self, config: RunConfig) -> tuple[str, str] | None:
+        """A fused kernel hides skipped steps from torch's loss scaler."""
+        return FUSED_HIDES_OVERFLOWS if config.precision.name == "fp16" else None
 
     def savings(self, config: RunConfig, several_ranks: bool) -> Iterator[Saving]:
         """Partitioning and offload are DeepSpeed's."""

@@ -11,7 +11,6 @@ from typing import Any
 
 from typing_extensions import override
 
-from runner.memory.adam import adam_temporaries, gradient_moments
 from runner.memory.facts import ModelFacts
 from runner.memory.items import ALWAYS, Item
 from runner.memory.workload import DeviceType, Precision, StateLayout, Workload
@@ -58,11 +57,11 @@ def _items(layout: DdpLayout, workload: Workload, facts: ModelFacts) -> list[Ite
     groups = facts.groups(workload.weight_decay_groups)
     items = [
         Item("parameters", size + facts.buffer_bytes, "fp32 weights and buffers", ALWAYS),
-        Item("optimizer_states", 2 * size, "Adam: momentum and variance in fp32, 8 bytes a parameter"),
+        Item("optimizer_states", workload.optimizer.whole_bytes(facts.parameters), workload.optimizer.words),
         Item(
             "temporary",
-            max(adam_temporaries(workload, group) for group in groups),
-            "Adam's intermediate results",
+            max(workload.step_temporaries(group) for group in groups),
+            "the optimizer's intermediate results",
             ("step",),
         ),
     ]
@@ -77,7 +76,7 @@ def _items(layout: DdpLayout, workload: Workload, facts: ModelFacts) -> list[Ite
     moments = (
         ALWAYS[1:]
         if workload.world_size > 1 and layout.gradient_as_bucket_view
-        else gradient_moments(workload, layout.gradients_kept_between_steps)
+        else workload.gradient_moments(layout.gradients_kept_between_steps)
     )
     items.append(Item("gradients", size, "fp32, 4 bytes a parameter", moments))
     if workload.autocast:

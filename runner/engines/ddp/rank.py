@@ -9,7 +9,7 @@ from accelerate.utils import DistributedType
 from typing_extensions import override
 
 from runner.engines import rank, replicated, torch_step
-from runner.engines.adamw import torch_adamw
+from runner.engines.optimizer import client_optimizer
 from runner.engines.rank import AcceleratorOptions, Factor, GradientNorm, Prepared, StateWriter
 
 
@@ -25,7 +25,7 @@ class RankEngine(rank.RankEngine):
 
     def prepare(self, model: torch.nn.Module, factor: Factor) -> Prepared:
         """The DDP module, and torch's optimizer."""
-        return torch_step.prepare(self.accelerator, model, torch_adamw(self, model), factor)
+        return torch_step.prepare(self.accelerator, model, client_optimizer(self, model), factor)
 
     def step(self, prepared: Prepared) -> GradientNorm:
         """Clip, step, clear."""

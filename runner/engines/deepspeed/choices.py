@@ -6,15 +6,21 @@ from collections.abc import Callable
 
 from runner.config.schema import RunConfig
 from runner.engines.base import Rule
-from runner.engines.deepspeed.config import offload_section, on_cpu_adam, on_nvme, zero_section
+from runner.engines.deepspeed.config import offload_section, on_nvme, zero_section
 from runner.errors import Problem
+from runner.optimizers import optimizer_of
+from runner.schedules import schedule_of
 
 NAME = "deepspeed"
+FUSED_UNDER_CPU_ADAM = (
+    "this has no effect: DeepSpeed's CPU Adam takes the offloaded optimizer's place",
+    "leave it out, or add offload.force_cpu_adam=false",
+)
 
 
 def choice_problems(config: RunConfig) -> list[Problem]:
     """Choices that exclude each other in a run under DeepSpeed."""
-    return [*_offload(config), *_fused(config), *_unscaled(config), *_hybrid_shard(config)]
+    return [*_offload(config), *_unscaled(config), *_hybrid_shard(config)]
 
 
 def _offload(config: RunConfig) -> list[Problem]:
@@ -61,13 +67,6 @@ def missing_folder(config: RunConfig) -> list[Problem]:
     return [Problem("offload.nvme_path", None, "NVMe offload needs a folder on a fast local disk", fix)]
 
 
-def _fused(config: RunConfig) -> list[Problem]:
-    if config.optimizer.fused is not True or not on_cpu_adam(config):
-        return []
-    why = "this has no effect: DeepSpeed's CPU Adam takes the offloaded optimizer's place"
-    return [Problem("optimizer.fused", True, why, "leave it out, or add offload.force_cpu_adam=false")]
-
-
 def _unscaled(config: RunConfig) -> list[Problem]:
     """DeepSpeed's backward scales the loss for ZeRO's optimizers only; its fp16 optimizer of stage
     0 always unscales.
@@ -99,25 +98,38 @@ def unused_choices(config: RunConfig) -> list[Problem]:
 def owner_problems(config: RunConfig, total_steps_known: bool) -> list[Problem]:
     """Replace `owner=auto` in place; refuse what DeepSpeed cannot do as an owner."""
     optimizer, scheduler = config.optimizer, config.scheduler
+    found, can_own = [], optimizer_of(optimizer).deepspeed_owns
     if optimizer.owner == "auto":
-        optimizer.owner = "deepspeed"
+        optimizer.owner = "deepspeed" if can_own else "client"
+    elif optimizer.owner == "deepspeed" and not can_own:
+        found.append(
+            _cannot_own(config, "optimizer", f"DeepSpeed's JSON has no {optimizer.name} of the same arithmetic")
+        )
     reason = _why_not_schedule(config, total_steps_known)
     if scheduler.owner == "auto":
         scheduler.owner = "client" if reason else "deepspeed"
     elif scheduler.owner == "deepspeed" and reason:
-        own_file = "remove the scheduler block from launcher.config_file: the client owns it then"
-        fix = own_file if config.launcher.config_file else "use scheduler.owner=client"
-        return [Problem("scheduler.owner", "deepspeed", reason, fix)]
-    return []
+        found.append(_cannot_own(config, "scheduler", reason))
+    return found
+
+
+def _cannot_own(config: RunConfig, block: str, why: str) -> Problem:
+    own_file = f"remove the {block} block from launcher.config_file: the client owns it then"
+    return Problem(
+        f"{block}.owner", "deepspeed", why, own_file if config.launcher.config_file else f"use {block}.owner=client"
+    )
 
 
 def _why_not_schedule(config: RunConfig, total_steps_known: bool) -> str | None:
     """Why DeepSpeed cannot own the schedule, if so."""
-    if config.scheduler.name == "cosine":
-        return "DeepSpeed's cosine is another curve than scheduler=cosine"
+    schedule = schedule_of(config.scheduler)
+    if schedule.deepspeed_type is None:
+        return f"DeepSpeed has no schedule with the curve of scheduler={schedule.name}"
+    if config.scheduler.warmup_ratio is not None:
+        return "how many steps scheduler.warmup_ratio means is known when the data are read"
     if config.scheduler.warmup_steps == 1:
         return "DeepSpeed raises a warm-up of 1 step to 2 (0, or 2 and more, are exact)"
-    if config.scheduler.name == "linear" and not total_steps_known:
+    if schedule.needs_total and not total_steps_known:
         return "the number of optimizer steps is not known before the data is read (train.max_steps would give it)"
     return None
 

@@ -21,6 +21,7 @@ from runner.engines.deepspeed.config import offload_section, on_cpu_adam, zero_s
 from runner.engines.deepspeed.memory import Buckets, ZeroLayout, zero_label
 from runner.errors import Problem
 from runner.memory.workload import StateLayout
+from runner.optimizers import optimizer_of
 
 if TYPE_CHECKING:
     from runner.checkpoint.folders import Checkpoint
@@ -98,14 +99,13 @@ class Engine(base.Engine):
         return variables | ({"DS_ACCELERATOR": "cpu"} if config.launcher.device == "cpu" else {})
 
     def checkpoint_bytes(self, config: RunConfig, parameters: int) -> int:
-        """fp32 master copies and Adam's two moments; the weights again but at stage 3, which writes
-        only placeholders.
-        """
+        """fp32 master copies and optimizer states; the weights again but at stage 3, which writes only placeholders."""
         half = config.precision.name in ("bf16", "fp16")
         stage = zero_section(config).stage
         weights = 0 if stage == 3 else 2 if half else 4
         master = 4 if stage > 0 or half else 0
-        return parameters * (weights + master + 8)
+        states = optimizer_of(config.optimizer).states(config.optimizer).part_bytes(parameters)
+        return parameters * (weights + master) + states
 
     def adopt(self, config: RunConfig, typed: frozenset[str]) -> tuple[EngineFile | None, list[Problem]]:
         """A DeepSpeed JSON of the user's."""
@@ -160,6 +160,22 @@ class Engine(base.Engine):
         zero = zero_section(config)
         return zero.stage == 3 and zero.partition_at_load
 
+    @override
+    def cuts_weights(self, config: RunConfig) -> str | None:
+        """Stages 1 to 3 flatten weights and cut them anywhere."""
+        stage = zero_section(config).stage
+        return f"ZeRO {stage}" if stage else None
+
+    @override
+    def offloads_optimizer(self, config: RunConfig) -> bool:
+        """To host memory or NVMe."""
+        return offload_section(config).optimizer != "none"
+
+    @override
+    def why_not_fused(self, config: RunConfig) -> tuple[str, str] | None:
+        """CPU Adam is a kernel of its own."""
+        return choices.FUSED_UNDER_CPU_ADAM if on_cpu_adam(config) else None
+
     def optimizer_on_host(self, config: RunConfig) -> bool:
         """CPU Adam."""
         return on_cpu_adam(config)
@@ -169,7 +185,7 @@ class Engine(base.Engine):
         if own_file is not None and "optimizer" in own_file:
             name = user_json.adam_class(own_file, config)
         else:
-            name = "DeepSpeedCPUAdam" if on_cpu_adam(config) else "torch AdamW"
+            name = "DeepSpeedCPUAdam" if on_cpu_adam(config) else super().optimizer_words(config, own_file)
         return name + (" (offloaded states)" if on_cpu_adam(config) else "")
 
     def owner_words(self, config: RunConfig, owner: str) -> str:

@@ -9,6 +9,7 @@ from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.engines.deepspeed.config import offload_section, on_cpu_adam, on_nvme, zero_section
 from runner.memory.model_size import largest_tensor
+from runner.schedules import schedule_of
 
 FILE = "ds_config.json"
 NVME_BUFFER_ELEMENTS = 100_000_000  # DeepSpeed's own default
@@ -133,11 +134,11 @@ def _scheduler(config: RunConfig, total_steps: int | None) -> dict[str, Any]:
         warmup, shift = 2, 2
         params["last_batch_iteration"] = 2
     params["warmup_num_steps"] = warmup
-    if config.scheduler.name == "constant":
-        return {"type": "WarmupLR", "params": params}
-    assert total_steps is not None, "a schedule that ends needs the number of steps"
-    params["total_num_steps"] = total_steps + shift
-    return {"type": "WarmupDecayLR", "params": params}
+    schedule = schedule_of(config.scheduler)
+    if schedule.needs_total:
+        assert total_steps is not None, "a schedule that ends needs the number of steps"
+        params["total_num_steps"] = total_steps + shift
+    return {"type": schedule.deepspeed_type, "params": params}
 
 
 def as_text(content: dict[str, Any]) -> str:

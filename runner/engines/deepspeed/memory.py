@@ -22,7 +22,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from runner.memory.adam import ADAM_BYTES, adam_temporaries, gradient_moments
 from runner.memory.facts import ModelFacts
 from runner.memory.items import ALWAYS, Home, Item, Moment
 from runner.memory.workload import BYTES_PER_ELEMENT, Precision, StateLayout, Workload
@@ -140,12 +139,12 @@ def _stage_0(workload: Workload, facts: ModelFacts) -> list[Item]:
     groups = facts.groups(workload.weight_decay_groups)
     items = [
         Item("parameters", b * psi + facts.buffer_bytes, f"whole on every rank, {b} bytes each", ALWAYS),
-        Item("optimizer_states", ADAM_BYTES * psi, "Adam: 8 bytes a parameter"),
-        Item("gradients", b * psi, f"whole on every rank, {b} bytes each", gradient_moments(workload)),
+        Item("optimizer_states", workload.optimizer.whole_bytes(facts.parameters), workload.optimizer.words),
+        Item("gradients", b * psi, f"whole on every rank, {b} bytes each", workload.gradient_moments()),
         Item(
             "temporary",
-            max(adam_temporaries(workload, group) for group in groups),
-            "Adam's intermediate results",
+            max(workload.step_temporaries(group) for group in groups),
+            "the optimizer's intermediate results",
             ("step",),
         ),
     ]
@@ -212,19 +211,20 @@ def _stage_1_and_2(workload: Workload, facts: ModelFacts, rank: int | None) -> l
     if zero_of(workload).offload_optimizer != "none":
         return items + _offloaded_1_and_2(workload, facts, own, gradients)
     doubled = 2 if workload.gradient_accumulation_steps > 1 else 1
+    states = workload.optimizer.part_bytes(own)
     items += [
         Item("master_weights", 4 * own, f"fp32 clone of this rank's 1/{world}, also when the weights are fp32", ALWAYS),
-        Item("optimizer_states", ADAM_BYTES * own, f"Adam: 8 bytes a parameter of this rank's 1/{world}"),
+        Item("optimizer_states", states, f"{workload.optimizer.words}, of this rank's 1/{world}"),
         Item(
             "gradients",
             gradients,
             f"whole tensors that touch this rank's 1/{world}, {b} bytes an element",
-            gradient_moments(workload),
+            workload.gradient_moments(),
         ),
         Item(
             "temporary",
             _partition_step(workload, max(parts), b),
-            "flat gradient of one parameter group, its fp32 form and Adam's intermediate results",
+            "flat gradient of one parameter group, its fp32 form and the optimizer's intermediate results",
             ("step",),
         ),
     ]
@@ -252,15 +252,15 @@ def _stage_1_and_2(workload: Workload, facts: ModelFacts, rank: int | None) -> l
 def _partition_step(workload: Workload, part: int, b: int) -> int:
     """Largest temporary bytes while one flat partition of `part` elements is updated."""
     converted = 4 * part if b < 4 else 0
-    return max(b * part + converted, 4 * part + adam_temporaries(workload, [part]))
+    return max(b * part + converted, 4 * part + workload.step_temporaries([part]))
 
 
 def _offloaded_1_and_2(workload: Workload, facts: ModelFacts, own: int, gradients: int) -> list[Item]:
     """Optimizer partition in host memory (stages 1 and 2 treat nvme like cpu: nothing is written to disk)."""
-    b = workload.weight_bytes
+    b, states = workload.weight_bytes, workload.optimizer.part_bytes(own)
     items = [
         Item("master_weights", 4 * own, "fp32 partition", ALWAYS, "host"),
-        Item("optimizer_states", ADAM_BYTES * own, "Adam: 8 bytes a parameter of the partition", place="host"),
+        Item("optimizer_states", states, f"{workload.optimizer.words}, of the partition", place="host"),
         Item("gradients", 4 * own, "fp32 gradients of the partition, kept between steps", ALWAYS, "host"),
         Item(
             "communication_buckets",
@@ -402,11 +402,11 @@ def _stage_3_optimizer(workload: Workload, facts: ModelFacts, own: int) -> list[
     stage3.py compares `tensor.device` (a torch.device) with a string, which is never equal, so that the
     master copy is a clone in fp32 runs too. Gradients sit in one flat buffer from the start.
     """
-    b = workload.weight_bytes
+    b, states = workload.weight_bytes, workload.optimizer.part_bytes(own)
     place: Home = "device" if zero_of(workload).offload_optimizer == "none" else "host"
     items = [
         Item("master_weights", 4 * own, "fp32 clone of the partitions, also when the weights are fp32", ALWAYS, place),
-        Item("optimizer_states", ADAM_BYTES * own, "Adam: 8 bytes a parameter of the partitions", place=place),
+        Item("optimizer_states", states, f"{workload.optimizer.words}, of the partitions", place=place),
         Item("gradients", b * own, f"one flat buffer for the partitions, {b} bytes an element", ALWAYS, place),
     ]
     group = max(_sub_groups(workload, facts))
@@ -417,7 +417,7 @@ def _stage_3_optimizer(workload: Workload, facts: ModelFacts, own: int) -> list[
             Item(
                 "temporary",
                 step,
-                "flat gradient of one sub-group, its fp32 form and Adam's intermediate results",
+                "flat gradient of one sub-group, its fp32 form and the optimizer's intermediate results",
                 ("step",),
             ),
         ]

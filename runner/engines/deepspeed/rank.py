@@ -20,10 +20,11 @@ from runner.compat.deepspeed_muon import import_muon
 from runner.compat.deepspeed_ops import leave_out_shared_memory_op
 from runner.compat.transformers_zero3 import not_partitioned_at_construction
 from runner.engines import engine_of, rank
-from runner.engines.adamw import parameter_groups, settings, torch_adamw
 from runner.engines.deepspeed.config import zero_section
 from runner.engines.deepspeed.ops import use_built
+from runner.engines.optimizer import client_optimizer, parameter_groups
 from runner.engines.rank import AcceleratorOptions, Factor, GradientNorm, Prepared, RankError, StateWriter
+from runner.optimizers.adamw import settings
 
 if TYPE_CHECKING:
     from accelerate.optimizer import AcceleratedOptimizer
@@ -98,7 +99,7 @@ class RankEngine(rank.RankEngine):
     def _optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer | DummyOptim:
         config = self.config.optimizer
         if config.owner != "deepspeed":
-            return torch_adamw(self, model)
+            return client_optimizer(self, model)
         from accelerate.utils import DummyOptim
 
         return DummyOptim(parameter_groups(self, model, config.weight_decay), **settings(config))

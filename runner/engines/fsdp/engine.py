@@ -11,12 +11,13 @@ from typing_extensions import override
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.engines import base
-from runner.engines.base import Rule
+from runner.engines.base import FUSED_HIDES_OVERFLOWS, Rule
 from runner.engines.fsdp.config import fsdp_section
 from runner.engines.fsdp.layer_classes import layer_classes
 from runner.engines.fsdp.memory import FsdpLayout, fsdp_label
 from runner.errors import Problem
 from runner.memory.workload import StateLayout
+from runner.optimizers import optimizer_of
 from runner.parallel.mesh import Mesh
 
 
@@ -65,8 +66,26 @@ class Engine(base.Engine):
 
     @override
     def checkpoint_bytes(self, config: RunConfig, parameters: int) -> int:
-        """fp32 weights and Adam's two moments, each shard once."""
-        return parameters * (4 + 8)
+        """fp32 weights and optimizer states, each shard once."""
+        return 4 * parameters + optimizer_of(config.optimizer).states(config.optimizer).part_bytes(parameters)
+
+    @override
+    def cuts_weights(self, config: RunConfig) -> str | None:
+        """Rows of every tensor."""
+        return "FSDP"
+
+    @override
+    def shards_tensors(self, config: RunConfig) -> bool:
+        """DTensors."""
+        return True
+
+    @override
+    def why_not_fused(self, config: RunConfig) -> tuple[str, str] | None:
+        """A fused kernel hides skipped steps from torch's loss scaler, and has to know sharded tensors."""
+        if not optimizer_of(config.optimizer).fused_on_shards:
+            why = f"torch's fused kernel of {config.optimizer.name} does not know sharded tensors"
+            return why, "leave it out, or use launcher=ddp"
+        return FUSED_HIDES_OVERFLOWS if config.precision.name == "fp16" else None
 
     def quantized_storage(self, config: RunConfig) -> str:
         """Only floating-point weights are sharded: packed ones are stored as the run's own type."""

@@ -15,7 +15,6 @@ from typing import Any
 
 from typing_extensions import override
 
-from runner.memory.adam import ADAM_BYTES, adam_temporaries, gradient_moments
 from runner.memory.facts import ModelFacts, ParameterFact
 from runner.memory.items import ALWAYS, Item
 from runner.memory.workload import Precision, StateLayout, Workload
@@ -46,19 +45,19 @@ class FsdpLayout(StateLayout):
         why = "layers while they are gathered" if self.reshard_after_forward else "all layers, from forward to backward"
         largest = [_shard(fact, ranks) for fact in facts.parameters]
         gradients = f"fp32, 4 bytes a parameter ÷ {ranks} ranks"
-        adam = f"Adam: momentum and variance in fp32, 8 bytes a parameter ÷ {ranks} ranks"
+        kept = f"{workload.optimizer.words}, ÷ {ranks} ranks"
         return [
             Item("parameters", 4 * elements + facts.buffer_bytes, "fp32 shards, and buffers", ALWAYS),
             Item("gathered_parameters", width * whole, why, ("forward", "recompute", "backward")),
-            Item("gradients", 4 * elements, gradients, gradient_moments(workload)),
-            Item("optimizer_states", ADAM_BYTES * elements, adam),
+            Item("gradients", 4 * elements, gradients, workload.gradient_moments()),
+            Item("optimizer_states", workload.optimizer.part_bytes(elements), kept),
             Item(
                 "communication_buckets",
                 4 * max(_units(facts).values(), default=0),
                 "the gradients of the largest unit, before they are reduced",
                 ("backward",),
             ),
-            Item("temporary", adam_temporaries(workload, largest), "Adam's intermediate results", ("step",)),
+            Item("temporary", workload.step_temporaries(largest), "the optimizer's intermediate results", ("step",)),
         ]
 
     def _gathered(self, facts: ModelFacts) -> int:

@@ -15,10 +15,10 @@ from typing_extensions import override
 
 from runner.config import plan
 from runner.engines import rank, torch_step
-from runner.engines.adamw import torch_adamw
 from runner.engines.fsdp import shards
 from runner.engines.fsdp.config import fsdp_section
 from runner.engines.fsdp.layer_classes import chosen_layers
+from runner.engines.optimizer import client_optimizer
 from runner.engines.rank import (
     AcceleratorOptions,
     Factor,
@@ -51,7 +51,7 @@ class RankEngine(rank.RankEngine):
             raise RankError(str(error)) from None
         plugin.transformer_cls_names_to_wrap = layers
         with _embeddings_in_the_root_unit(model):
-            prepared = torch_step.prepare(self.accelerator, model, torch_adamw(self, model), factor)
+            prepared = torch_step.prepare(self.accelerator, model, client_optimizer(self, model), factor)
         whole = [name for name, parameter in prepared.bare.named_parameters() if not isinstance(parameter, DTensor)]
         if whole:
             raise RankError(f"FSDP left parameters unsharded: {', '.join(whole[:5])}")

@@ -292,6 +292,8 @@ class _Taking:
             self._cpu_adam()
             resolved, _ = resolve_machine(self.config)
         if str(get(self.content, "optimizer.type")).lower() in {name.lower() for name in blocks.ADAM}:
+            # Only a typed `fused` makes torch's class of a block for which DeepSpeed would take its own.
+            resolved.optimizer.fused = self.config.optimizer.fused is True
             self.problems += blocks.check_optimizer(self.content, resolved)
             params = self.content["optimizer"].setdefault("params", {})
             if not isinstance(params.get("torch_adam"), bool):

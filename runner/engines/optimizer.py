@@ -1,4 +1,4 @@
-"""The AdamW that every engine trains with, and the two groups of parameters it gets."""
+"""The optimizer that a rank builds, and the two groups of parameters it gets."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from runner.config.schema import OptimizerConfig
 from runner.engines.rank import RankEngine
+from runner.optimizers import optimizer_of
 
 
 def parameter_groups(engine: RankEngine, model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -19,18 +19,7 @@ def parameter_groups(engine: RankEngine, model: torch.nn.Module, weight_decay: f
     return [group for group in groups if group["params"]]
 
 
-def settings(config: OptimizerConfig) -> dict[str, Any]:
-    """What every AdamW is told, whoever builds it."""
-    return {
-        "lr": config.lr,
-        "betas": tuple(config.betas),
-        "eps": config.eps,
-        "weight_decay": config.weight_decay,
-    }
-
-
-def torch_adamw(engine: RankEngine, model: torch.nn.Module) -> torch.optim.Optimizer:
-    """torch's AdamW. Where nothing else was asked for, torch chooses the kernel: on a GPU foreach, as for DeepSpeed."""
+def client_optimizer(engine: RankEngine, model: torch.nn.Module) -> torch.optim.Optimizer:
+    """The configured optimizer over both groups."""
     config = engine.config.optimizer
-    groups = parameter_groups(engine, model, config.weight_decay)
-    return torch.optim.AdamW(groups, fused=config.fused is True or None, **settings(config))
+    return optimizer_of(config).build(config, parameter_groups(engine, model, config.weight_decay), model)
