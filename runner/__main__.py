@@ -14,8 +14,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from runner.cli.safe_stdout import give_up_output, hand_on, open_streams
 from runner.plain_text import escaped
+from runner.safe_stdout import give_up_output, hand_on, open_streams
 
 # A file or folder of the user's that cannot be used as it is, wherever it was asked for.
 NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENOTDIR)

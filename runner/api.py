@@ -46,7 +46,7 @@ def run(overrides: Sequence[str] = ()) -> dict[str, Any]:
         RunFailed: where the run did not complete.
     """
     from runner.cli.request import composed_request
-    from runner.cli.single_run import run_composed
+    from runner.cli.run import run_composed
     from runner.rundir.record import FILE, Record
 
     started = time.monotonic()

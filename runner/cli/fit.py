@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from runner import clusters
 from runner.cli.request import composed_request
 from runner.compose import Composed
+from runner.config.clusters import one_run_only
 from runner.engines import engine_of
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_OUT_OF_MEMORY, Problem, RequestError
 from runner.fit.largest import find_largest
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     """Compose, check, search, print; returns the exit status."""
     composed, console = composed_request(arguments), terminal()
     _stop_on_fixed(composed)
-    elsewhere = clusters.one_run_only(composed.config, "fit tries what fits on this machine")
+    elsewhere = one_run_only(composed.config, "fit tries what fits on this machine")
     if elsewhere:
         raise RequestError(elsewhere)
     checked = check(composed)

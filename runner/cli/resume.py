@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 from runner import clusters, rundir
-from runner.cli.single_run import announce, conclude
 from runner.compose.changes import with_changes
-from runner.engines.base import ConversionStopped
 from runner.errors import Problem, RequestError
-from runner.execution import Launch, run_attempt
-from runner.launch.host_client import Host
-from runner.launch.host_pool import needs_no_hub
-from runner.launch.process_signals import Stopping, stopping
-from runner.launch.watch import console as terminal
-from runner.preflight.check import Checked
-from runner.resume import config_of, find, open_run, prepare, wait_for_orphans
+from runner.resume import config_of
 from runner.rundir.trusted import TRUST
+from runner.single_run import resume_here
 
 USAGE = """usage: python -m runner resume RUN_DIR [KEY=VALUE ...]
 
@@ -45,32 +37,3 @@ def main(arguments: Sequence[str]) -> int:
         return resume_here(run_dir, overrides, started)
     config, _ = with_changes(config_of(run_dir), [item for item in overrides if item != TRUST])
     return clusters.of(config).resume(run_dir, overrides, config, started)
-
-
-def resume_here(
-    run_dir: Path, overrides: list[str], started: float, join: Callable[[Checked, Stopping], Launch] | None = None
-) -> int:
-    """Resume on this machine; `join` waits for the other machines of the run."""
-    console = terminal()
-    say = partial(console.print, highlight=False, markup=False)
-    trusted = TRUST in overrides
-    overrides = [item for item in overrides if item != TRUST]
-    record = open_run(run_dir)
-    with rundir.held(run_dir):
-        wait_for_orphans(run_dir, say)
-        found = find(run_dir, record, overrides, trusted)  # outside `stopping`: Ctrl-C ends a long checksum at once
-        with stopping() as stop:
-            try:
-                request = prepare(found, overrides, started, say, lambda: stop.asked)
-            except ConversionStopped:
-                say(f"stopped before any rank was started; resume with python -m runner resume '{run_dir}'")
-                return stop.exit_status
-            host = Host(found.config, offline=needs_no_hub(found.config))
-            try:
-                announce(request.checked, console)
-                if join is not None:
-                    request.launch = join(request.checked, stop)
-                ended = run_attempt(request, host, stop, console)
-            finally:
-                host.close()
-    return conclude(ended, request.checked, console)

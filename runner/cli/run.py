@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from runner.cli.request import composed_request
+from runner.errors import RequestError
+
+if TYPE_CHECKING:
+    from runner.compose import Composed
 
 USAGE = """usage: python -m runner [run] [-m] [KEY=VALUE | GROUP=OPTION ...]
 
@@ -28,6 +33,15 @@ def main(arguments: Sequence[str]) -> int:
 
         return run_sweep([argument for argument in arguments if argument not in ("-m", "--multirun")])
     composed = composed_request(arguments)
-    from runner.cli.single_run import run_composed
-
     return run_composed(composed, started)
+
+
+def run_composed(composed: Composed, started: float) -> int:
+    """Run it on the cluster it names; returns the exit status."""
+    from runner import clusters
+
+    cluster = clusters.of(composed.config)
+    problems = cluster.problems(composed.config, composed.explicit)
+    if problems:
+        raise RequestError(problems)
+    return cluster.submit(composed, started)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from runner.clusters.cluster import Cluster
 from runner.config.schema import RunConfig
-from runner.errors import Problem
 
 
 def of(config: RunConfig) -> Cluster:
@@ -20,10 +19,3 @@ def by_name(name: str) -> Cluster:
 
     known: dict[str, Cluster] = {"local": Local(), "nodes": Nodes(), "slurm": Slurm()}
     return known[name]
-
-
-def one_run_only(config: RunConfig, why: str) -> list[Problem]:
-    """A problem for what runs on this machine only, where another cluster was chosen."""
-    if config.cluster.name == "local":
-        return []
-    return [Problem("cluster", config.cluster.name, why, "use cluster=local, or start single runs")]

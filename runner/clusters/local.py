@@ -10,8 +10,9 @@ from pathlib import Path
 from typing_extensions import override
 
 from runner import rundir
-from runner.clusters.cluster import Cluster, foreign_keys
+from runner.clusters.cluster import Cluster
 from runner.compose import Composed
+from runner.config.clusters import foreign_keys
 from runner.config.schema import RunConfig
 from runner.errors import Problem
 from runner.report.liveness import runner_liveness
@@ -22,13 +23,11 @@ class Local(Cluster):
     """Ranks on this machine."""
 
     name = "local"
-    keys: frozenset[str] = frozenset()
-    several_machines = False
 
     @override
     def problems(self, config: RunConfig, explicit: Collection[str]) -> list[Problem]:
         """Keys of other clusters only."""
-        return foreign_keys(self, explicit)
+        return foreign_keys(self.name, explicit)
 
     def resolve(self, config: RunConfig) -> RunConfig:
         """Nothing: this machine runs it."""
@@ -41,14 +40,14 @@ class Local(Cluster):
 
     def submit(self, composed: Composed, started: float) -> int:
         """Run it here."""
-        from runner.cli.single_run import run_here
+        from runner.single_run import run_here
 
         return run_here(composed, started)
 
     @override
     def resume(self, run_dir: Path, overrides: list[str], config: RunConfig, started: float) -> int:
         """Resume it here."""
-        from runner.cli.resume import resume_here
+        from runner.single_run import resume_here
 
         return resume_here(run_dir, overrides, started)
 

@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from runner import machine, rundir
-from runner.cli.safe_stdout import SafeStdout
 from runner.config.schema import RunConfig
 from runner.data.preparing import PREPARING
 from runner.launch.preparation_lines import PreparationLines
 from runner.launch.process_signals import Stopping
 from runner.rundir.heartbeat import read_heartbeats
+from runner.safe_stdout import SafeStdout
 from runner.train.progress import SAID
 
 STACKS_SECONDS = 1.0  # time for the ranks to write their stacks

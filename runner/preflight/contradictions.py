@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
-from runner import adapters, clusters, engines
+from runner import adapters, engines
 from runner.config import plan
+from runner.config.clusters import kind_of
 from runner.config.schema import RunConfig
 from runner.config.sequence_limits import architecture_facts, position_limit
 from runner.data.source import named_files
@@ -70,7 +71,7 @@ def _untrained(config: RunConfig) -> list[Problem]:
 
 
 def _nodes(config: RunConfig) -> list[Problem]:
-    if config.launcher.num_nodes == 1 or clusters.of(config).several_machines:
+    if config.launcher.num_nodes == 1 or kind_of(config).several_machines:
         return []
     return [
         Problem(

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from runner import clusters
 from runner.compose import Composed
 from runner.compose.multirun import ComposedCell
 from runner.compose.overrides import is_sweep, parse_overrides
+from runner.config.clusters import one_run_only
 from runner.engines import engine_of
 from runner.errors import Problem, RequestError
 from runner.preflight.check import Checked, check
@@ -134,7 +134,7 @@ def _checked(job: Job, composed: Composed) -> Job:
     fixed = engine_of(config).fixed_batch(config, with_accumulation=True) if job.purpose == LARGEST else []
     if fixed:
         return replace(job, problems=fixed)
-    elsewhere = clusters.one_run_only(config, "a sweep runs its cells on this machine, one after the other")
+    elsewhere = one_run_only(config, "a sweep runs its cells on this machine, one after the other")
     if elsewhere:
         return replace(job, problems=elsewhere)
     try:

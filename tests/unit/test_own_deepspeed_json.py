@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from runner.cli.single_run import plan_lines
 from runner.compose import compose_run
 from runner.errors import RequestError
 from runner.preflight.check import Checked, check
+from runner.single_run import plan_lines
 
 ZERO2 = {"zero_optimization": {"stage": 2}}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from runner import secrets
-from runner.cli.safe_stdout import Redacting
 from runner.errors import Problem
 from runner.rundir.record import Record, write_atomically
+from runner.safe_stdout import Redacting
 from runner.secrets import MASK, redact_file, redacted
 
 A = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"  # 36 letters and digits

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
-from runner.clusters.cluster import foreign_keys
 from runner.clusters.local import Local
 from runner.clusters.nodes.place import Place, own_address, place_of
 from runner.clusters.nodes.ssh import OverSsh, hosts_of, is_here
 from runner.compose import Composed
+from runner.config.clusters import foreign_keys
 from runner.config.schema import RunConfig
 from runner.errors import Problem, RequestError
 
@@ -21,13 +21,11 @@ class Nodes(Local):
     """Machines that reach each other. State and stop are those of a local run: the head holds the record."""
 
     name = "nodes"
-    keys = frozenset(("interface", "join_timeout_seconds", "node_timeout_seconds", "hosts", "hostfile", *BY_HAND))
-    several_machines = True
 
     def problems(self, config: RunConfig, explicit: Collection[str]) -> list[Problem]:
         """What can be seen on this node alone."""
         cluster, nodes = config.cluster, config.launcher.num_nodes
-        found = foreign_keys(self, explicit)
+        found = foreign_keys(self.name, explicit)
         if cluster.hosts is not None and cluster.hostfile is not None:
             found.append(
                 Problem("cluster.hostfile", cluster.hostfile, "cluster.hosts names machines, too", "leave one out")

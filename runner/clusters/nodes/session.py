@@ -30,7 +30,7 @@ def run_as_head(composed: Composed, started: float, place: Place, remote: OverSs
     Raises:
         RequestError: with what stands in the way on any node.
     """
-    from runner.cli.single_run import run_here
+    from runner.single_run import run_here
 
     console = terminal()
     head = Head(place, composed.config, partial(console.print, highlight=False, markup=False))
@@ -76,7 +76,7 @@ def _with_address(facts: Facts, place: Place) -> Facts:
 
 def resume_as_head(run_dir: Path, overrides: list[str], started: float, place: Place) -> int:
     """As `run_as_head`, for a run that is resumed."""
-    from runner.cli.resume import resume_here
+    from runner.single_run import resume_here
 
     console = terminal()
     from runner import rundir

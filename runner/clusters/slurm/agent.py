@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from runner import rundir
-from runner.cli.resume import resume_here
-from runner.cli.single_run import announce, conclude
 from runner.clusters.nodes.facts import facts_of
 from runner.clusters.nodes.head import Head
 from runner.clusters.nodes.place import Place, split_address
@@ -32,6 +30,7 @@ from runner.preflight.software import check_software
 from runner.recipe import load_recipe
 from runner.rundir.heartbeat import HEARTBEATS
 from runner.rundir.record import FILE, Record, write_atomically
+from runner.single_run import announce, conclude, resume_here
 
 
 def run_step(run_dir: Path, head: str | None) -> int:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from runner import render as files
-from runner.clusters.cluster import Cluster, foreign_keys
+from runner.clusters.cluster import Cluster
 from runner.clusters.slurm import commands
 from runner.clusters.slurm.job_script import NO_REQUEUE, SCRIPT, script
 from runner.compose import Composed
+from runner.config.clusters import foreign_keys
 from runner.config.resolve import DEFAULT_CPU_RANKS
 from runner.config.schema import RunConfig
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PREEMPTED, Problem, RequestError
@@ -44,18 +45,10 @@ class Slurm(Cluster):
     """Runs as batch jobs."""
 
     name = "slurm"
-    several_machines = True
-    keys = frozenset(
-        (
-            *("interface", "join_timeout_seconds", "node_timeout_seconds", "partition", "account", "qos", "constraint"),
-            *("time_minutes", "cpus_per_node", "gpus_per_node", "memory_per_node", "exclusive", "signal_seconds"),
-            *("max_requeues", "wait", "setup", "options"),
-        )
-    )
 
     def problems(self, config: RunConfig, explicit: Collection[str]) -> list[Problem]:
         """Slurm's commands, the partition, and a warning that leaves time."""
-        cluster, found = config.cluster, foreign_keys(self, explicit)
+        cluster, found = config.cluster, foreign_keys(self.name, explicit)
         lacking = commands.missing()
         if lacking:
             why = f"{', '.join(lacking)}: no such command on PATH"
@@ -106,9 +99,9 @@ class Slurm(Cluster):
         """Write the run folder and hand it to sbatch."""
         from dataclasses import replace
 
-        from runner.cli.single_run import announce
         from runner.launch.watch import console as terminal
         from runner.preflight.check import check
+        from runner.single_run import announce
 
         console = terminal()
         checked = check(replace(composed, config=self.resolve(composed.config)), starting=False)

@@ -1,20 +1,23 @@
-"""One run, from the composed request to its result on the terminal."""
+"""One run on this machine, new or resumed, from the request to its result on the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 
-from runner import clusters
+from runner import rundir
 from runner.adapters import adapter_of
 from runner.compose import Composed
 from runner.config import plan
 from runner.config.resolve import resolve_machine
 from runner.config.schema import RunConfig
 from runner.engines import engine_of
+from runner.engines.base import ConversionStopped
 from runner.errors import Problem, RequestError
-from runner.execution import Ended, Launch, Request, execute
+from runner.execution import Ended, Launch, Request, execute, run_attempt
 from runner.launch.host_client import Host
 from runner.launch.host_pool import needs_no_hub
 from runner.launch.process_signals import Stopping, stopping
@@ -23,18 +26,12 @@ from runner.plain_text import escaped
 from runner.preflight.check import Checked, check
 from runner.preflight.devices import placement
 from runner.preflight.unused_keys import unread_sections
+from runner.resume import find, open_run, prepare, wait_for_orphans
+from runner.rundir.trusted import TRUST
 
 # What waits for other machines before ranks start: the checked run, or what its check found.
 Join = Callable[[Checked | None, list[Problem], Stopping], Launch]
-
-
-def run_composed(composed: Composed, started: float) -> int:
-    """Run it on the cluster it names; returns the exit status."""
-    cluster = clusters.of(composed.config)
-    problems = cluster.problems(composed.config, composed.explicit)
-    if problems:
-        raise RequestError(problems)
-    return cluster.submit(composed, started)
+JoinAgain = Callable[[Checked, Stopping], Launch]  # the same for a run that is resumed
 
 
 def run_here(composed: Composed, started: float, join: Join | None = None) -> int:
@@ -76,6 +73,33 @@ def _run_joined(composed: Composed, started: float, host: Host, console: Console
         launch = join(checked, [], stop)
         request = Request(checked, composed.overrides, started, launch=launch)
         return conclude(execute(request, host, stop, console), checked, console)
+
+
+def resume_here(run_dir: Path, overrides: list[str], started: float, join: JoinAgain | None = None) -> int:
+    """Resume on this machine; `join` waits for the other machines of the run."""
+    console = terminal()
+    say = partial(console.print, highlight=False, markup=False)
+    trusted = TRUST in overrides
+    overrides = [item for item in overrides if item != TRUST]
+    record = open_run(run_dir)
+    with rundir.held(run_dir):
+        wait_for_orphans(run_dir, say)
+        found = find(run_dir, record, overrides, trusted)  # outside `stopping`: Ctrl-C ends a long checksum at once
+        with stopping() as stop:
+            try:
+                request = prepare(found, overrides, started, say, lambda: stop.asked)
+            except ConversionStopped:
+                say(f"stopped before any rank was started; resume with python -m runner resume '{run_dir}'")
+                return stop.exit_status
+            host = Host(found.config, offline=needs_no_hub(found.config))
+            try:
+                announce(request.checked, console)
+                if join is not None:
+                    request.launch = join(request.checked, stop)
+                ended = run_attempt(request, host, stop, console)
+            finally:
+                host.close()
+    return conclude(ended, request.checked, console)
 
 
 def start_host(composed: Composed) -> Host:
