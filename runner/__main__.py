@@ -34,6 +34,7 @@ VERBS = {
     "stop": "ask a run to checkpoint and end, or end it at once",
     "export": "write a from_pretrained folder from a run or one of its checkpoints",
     "predict": "predict the rows of a file with a run's model; no labels needed",
+    "eject": "write a standalone folder: one training script and its files, no runner",
     "new": "start your own recipe as a copy of one of ours",
     "doctor": "what this machine can do, problems first",
     "track": "send run folders to TensorBoard, MLflow, wandb or trackio, also later",

@@ -165,11 +165,19 @@ def cached_split(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, split: str)
 def _place(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, split: str) -> tuple[Path, _Source]:
     """The folder of a split's features, named by content, and where its rows come from."""
     recipe.adjust_tokenizer(tokenizer)
-    source = (
-        _hub_source(recipe.config.dataset, split) if recipe.config.dataset.source == "hub" else _local(recipe, split)
-    )
+    source = _source(recipe, split)
     fingerprint = _fingerprint(recipe, tokenizer, source.fingerprint)
     return paths.cache_dir(recipe.config.cache_dir) / "features" / fingerprint, source
+
+
+def raw_rows(recipe: Recipe, split: str) -> Iterator[Row] | None:
+    """The rows of a split as they are tokenised; None where the configuration names no such split."""
+    return None if named_files(recipe.config.dataset, split) is None else _source(recipe, split).rows
+
+
+def _source(recipe: Recipe, split: str) -> _Source:
+    dataset = recipe.config.dataset
+    return _hub_source(dataset, split) if dataset.source == "hub" else _local(recipe, split)
 
 
 @dataclass

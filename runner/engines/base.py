@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from runner.config.schema import RunConfig
+from runner.engines.standalone import Standalone
 from runner.errors import Problem
 from runner.memory.workload import StateLayout
 from runner.optimizers import optimizer_of
@@ -275,4 +276,8 @@ class Engine(ABC):
 
     def file_of_run(self, run_dir: Path) -> EngineFile | None:
         """The engine's rendered file in a run folder."""
+        return None
+
+    def standalone(self, config: RunConfig) -> Standalone | None:
+        """Its lines in a script that runs without the runner; None where there is no such script yet."""
         return None

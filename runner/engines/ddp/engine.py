@@ -12,7 +12,9 @@ from runner import engines
 from runner.config.schema import RunConfig
 from runner.engines import base
 from runner.engines.base import FUSED_HIDES_OVERFLOWS, Saving
+from runner.engines.ddp import script
 from runner.engines.ddp.memory import DdpLayout
+from runner.engines.standalone import Standalone
 from runner.memory.workload import StateLayout
 from runner.optimizers import optimizer_of
 
@@ -60,3 +62,7 @@ class Engine(base.Engine):
     def savings(self, config: RunConfig, several_ranks: bool) -> Iterator[Saving]:
         """Partitioning and offload are DeepSpeed's."""
         return engines.engine_named("deepspeed").savings(config, several_ranks)
+
+    def standalone(self, config: RunConfig) -> Standalone | None:
+        """Plain accelerate."""
+        return script.standalone(config)

@@ -16,9 +16,10 @@ from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.engines import base
 from runner.engines.base import EngineFile, OpBuild, Rule, Saving
-from runner.engines.deepspeed import choices, json_file, nvme, ops, software, swap_folder, user_json
+from runner.engines.deepspeed import choices, json_file, nvme, ops, script, software, swap_folder, user_json
 from runner.engines.deepspeed.config import offload_section, on_cpu_adam, zero_section
 from runner.engines.deepspeed.memory import Buckets, ZeroLayout, zero_label
+from runner.engines.standalone import Standalone
 from runner.errors import Problem
 from runner.memory.workload import StateLayout
 from runner.optimizers import optimizer_of
@@ -277,6 +278,12 @@ class Engine(base.Engine):
         path = run_dir / json_file.FILE
         content: EngineFile | None = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
         return content
+
+    def standalone(self, config: RunConfig) -> Standalone | None:
+        """The engine under plain accelerate; neither for a model partitioned at load nor for NVMe, which needs its folder kept."""
+        if self.partitions_at_load(config) or offload_section(config).nvme_path:
+            return None
+        return script.standalone(config)
 
 
 def _apply(config: RunConfig, stage: int, offload: str | None) -> None:
