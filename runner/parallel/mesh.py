@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from runner.errors import Problem
-from runner.parallel.config import ParallelConfig
+
+if TYPE_CHECKING:
+    from runner.parallel.config import ParallelConfig
 
 # Degree → how a method's name says it, and what can be typed instead where a launcher cannot carry it out.
 NAMES = {"hybrid_shard": "hybrid shard"}

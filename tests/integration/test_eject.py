@@ -40,8 +40,8 @@ METHODS = {
     "zero3-offload-client": ("zero_stage=3", "offload=cpu", "optimizer.owner=client", "scheduler.owner=client"),
 }
 QUICK = [("classification", "zero3"), ("classification", "ddp")]
-ALL = [(recipe, method) for recipe in RECIPES for method in METHODS]
-MARKED = [pair if pair in QUICK else pytest.param(*pair, marks=pytest.mark.soak) for pair in ALL]
+LONG = [("classification", "zero3-offload-client"), ("dialogues", "zero3-offload"), ("text", "ddp")]
+MARKED = [*QUICK, *(pytest.param(*pair, marks=pytest.mark.soak) for pair in LONG)]
 
 
 @pytest.mark.timeout(600)
@@ -65,7 +65,8 @@ def test_the_script_has_the_losses_of_the_run(recipe, method, real_run, monkeypa
     )
     losses = without_the_runner(folder)
     expected = {line["step"]: line["loss"] for line in run.steps}
-    assert sorted(losses) == sorted(expected) == list(range(1, 9))
+    assert sorted(losses) == sorted(expected)
+    assert len(losses) >= 4  # the texts make fewer blocks
     for step, loss in losses.items():
         assert loss == pytest.approx(expected[step], abs=1e-6), step
     assert (folder / "model" / "model.safetensors").stat().st_size > 10_000

@@ -280,7 +280,7 @@ class Engine(base.Engine):
         return content
 
     def standalone(self, config: RunConfig) -> Standalone | None:
-        """The engine under plain accelerate; neither for a model partitioned at load nor for NVMe, which needs its folder kept."""
+        """The engine under plain accelerate; none for a model partitioned at load, nor for NVMe and its folder."""
         if self.partitions_at_load(config) or offload_section(config).nvme_path:
             return None
         return script.standalone(config)
