@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import __version__, render
+from runner.adapters import adapter_of
 from runner.config import plan
 from runner.config.catalogue import BUNDLED_TOKENIZER
 from runner.config.schema import RunConfig
@@ -118,6 +119,16 @@ def _without_script(config: RunConfig) -> list[Problem]:
     if config.scheduler.name not in _SCHEDULES:
         why = f"the script knows {', '.join(_SCHEDULES)}"
         found.append(Problem("scheduler", config.scheduler.name, why, "use scheduler=linear"))
+    if adapter_of(config).label:
+        found.append(Problem("adapter", adapter_of(config).name, "the script trains whole models", "use adapter=none"))
+    train = config.train.model_dump(include={"evaluate_every_steps", "early_stopping_patience", "load_best_at_end"})
+    degrees = config.parallel.model_dump()
+    typed = {f"train.{name}": value for name, value in train.items()}
+    typed |= {f"parallel.{name}": value for name, value in degrees.items()}
+    for key, value in typed.items():
+        if value:
+            without = "false" if value is True else "null"
+            found.append(Problem(key, value, "the script does not know this", f"use {key}={without}"))
     return found
 
 

@@ -68,6 +68,8 @@ def test_the_folder_is_formatted_and_its_requirements_are_exact(tmp_path: Path) 
     ("typed", "words"),
     [
         (("launcher=fsdp",), "launcher=fsdp: there is no standalone script"),
+        (("train.early_stopping_patience=2",), "train.early_stopping_patience=2"),
+        (("adapter=lora",), "adapter=lora: the script trains whole models"),
         (("mode=evaluate", "model.path=."), "mode=evaluate"),
     ],
 )
