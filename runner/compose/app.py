@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -28,6 +29,7 @@ from runner.compose import overrides as typed_overrides
 from runner.compose.adapter_rate import with_adapter_rate
 from runner.compose.model_options import without_foreign_options
 from runner.compose.option_files import option_problems
+from runner.compose.references import growing_references
 from runner.compose.validation import OPEN_SECTIONS, WrongValues, broken_nodes, is_key, key_names, to_run_config
 from runner.config.catalogue import option_files, read_yaml
 from runner.config.schema import RunConfig
@@ -305,6 +307,9 @@ def from_tree(tree: DictConfig, arguments: list[str]) -> Composed:
     Raises:
         WrongRequest: see `to_run_config`.
     """
+    growing = growing_references(cast(dict[str, Any], OmegaConf.to_container(tree, resolve=False)))
+    if growing:
+        raise WrongRequest(growing, None, frozenset())
     hydra = tree.hydra
     chosen = {str(group): str(option) for group, option in hydra.runtime.choices.items() if "/" not in str(group)}
     names = frozenset(item.key_or_group for item in typed_overrides.parse_overrides(arguments))

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from runner import paths
-from runner.compose.overrides import ADDED_GROUPS, SET_BY_GROUP
+from runner.compose.overrides import ADDED_GROUPS, SET_BY_GROUP, SEVERAL_OPTIONS
+from runner.compose.references import unreadable_references
 from runner.config.catalogue import option_files, read_yaml
 from runner.errors import Problem, RequestError
 
 Option = tuple[str, str]  # group and name
-GROUPS = (*dict.fromkeys(SET_BY_GROUP.values()), *ADDED_GROUPS)
+GROUPS = (*dict.fromkeys(SET_BY_GROUP.values()), *SEVERAL_OPTIONS, *ADDED_GROUPS)
 
 
 def option_problems(chosen: Iterable[Option]) -> list[Problem]:
@@ -47,6 +48,7 @@ def _walk(option: Option, trail: tuple[Path, ...]) -> list[Problem]:
     settings = content if isinstance(content, dict) else {}
     entries = settings.get("defaults") or []
     found = _wrong_entries(path, option[0], entries) + _groups_as_keys(path, option[0], settings)
+    found += [_unreadable(path, key, value) for key, value in unreadable_references(content)]
     if found:
         return found
     return [
@@ -55,6 +57,11 @@ def _walk(option: Option, trail: tuple[Path, ...]) -> list[Problem]:
         for following in _options(entry, option[0])
         for problem in _walk(following, (*trail, path))
     ]
+
+
+def _unreadable(path: Path, key: str, value: str) -> Problem:
+    fix = "write ${KEY}, or for the text itself a backslash before it: \\${"
+    return Problem(f"{path}: {key}", value, "this reference cannot be read", fix)
 
 
 def _wrong_shape(content: object) -> str:

@@ -47,6 +47,8 @@ def _recipe(text: str) -> None:
         ("zero: {stage: 3}", '- override /zero_stage: "3"'),
         ("precision: no", "OPTION is one of auto, bf16, fp16, fp32"),
         ("launcher: off", "OPTION is one of ddp, deepspeed"),
+        ("tracker: tensorboard", "- override /tracker: tensorboard"),
+        ("cluster: local", "type cluster=local"),
     ],
 )
 def test_a_group_as_a_plain_key_is_told_how_groups_are_chosen(refused: Any, line: str, advice: str) -> None:
@@ -124,6 +126,39 @@ def test_yaml_that_grows_or_nests_is_refused_at_once(refused: Any, text: str, wh
     assert time.monotonic() - began < 5  # a minute and a half before
     with pytest.raises(RequestError, match=r"mine\.yaml"):
         run_multirun(["recipe=mine", "train.epochs=1,2"], lambda cells: [None] * len(cells))
+
+
+def _doubling(line: str, levels: int = 20) -> str:
+    """`levels` keys of task, each of which names the next one twice: 2**20 values when they are written out."""
+    return "task:\n" + "".join(f"  a{n}: {line.replace('NEXT', f'a{n + 1}')}\n" for n in range(levels)) + "  a20: x"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "${task.NEXT}${task.NEXT}",
+        "['${.NEXT}', '${.NEXT}']",
+        "{x: '${task.NEXT}', y: '${task.NEXT}'}",
+        "${oc.select:task.NEXT}${oc.select:task.NEXT}",
+    ],
+)
+def test_references_that_grow_are_refused_at_once(refused: Any, line: str) -> None:
+    began = time.monotonic()
+    [problem] = refused(_doubling(line))
+    assert "with its references written out it holds more than 100,000 values" in problem.why
+    assert problem.key.startswith("task.a0")
+    assert time.monotonic() - began < 5  # more than four minutes before
+
+
+def test_references_in_an_ordinary_measure_are_fine() -> None:
+    found = compose_run(["note='${model.name} ${recipe.name} ${train.seed}'"]).config.note
+    assert found == "deberta_tiny deberta_mrpc 42"
+
+
+@pytest.mark.parametrize(("text", "key"), [("note: ${", "note=${"), ("task: {x: [1, '${nope(']}", "task.x[1]=${nope(")])
+def test_a_broken_reference_names_file_and_key(refused: Any, text: str, key: str) -> None:
+    [problem] = refused(text)
+    assert f"mine.yaml: {key}: this reference cannot be read" in problem.line()
 
 
 def test_anchors_in_an_ordinary_measure_are_fine() -> None:
