@@ -20,6 +20,7 @@ from runner.errors import Problem, RequestError
 from runner.execution import Ended, Launch, Request, execute, run_attempt
 from runner.launch.host_client import Host
 from runner.launch.host_pool import needs_no_hub
+from runner.launch.model_check import check_model_fits
 from runner.launch.process_signals import Stopping, stopping
 from runner.launch.watch import console as terminal
 from runner.plain_text import escaped
@@ -53,6 +54,7 @@ def run_here(composed: Composed, started: float, join: Join | None = None) -> in
         if join is not None:
             return _run_joined(composed, started, host, console, join)
         checked = check(composed)
+        check_model_fits(checked.config, host)
         announce(checked, console)
         with stopping() as stop:
             ended = execute(Request(checked, composed.overrides, started), host, stop, console)
@@ -66,6 +68,7 @@ def _run_joined(composed: Composed, started: float, host: Host, console: Console
     with stopping() as stop:
         try:
             checked = check(composed)
+            check_model_fits(checked.config, host)
         except RequestError as error:
             join(None, [problem for problem in error.problems if problem.severity == "error"], stop)
             raise

@@ -98,6 +98,10 @@ def _work(op: str) -> Callable[[Path], dict[str, Any]]:
         from runner.train.predict_memory import predict_memory
 
         return predict_memory
+    if op == "check_model":
+        from runner.train.model_check import check_model
+
+        return check_model
     if op == "build":
         from runner.engines.deepspeed.ops import build_ops
 

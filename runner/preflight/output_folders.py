@@ -30,8 +30,8 @@ class Location:
 
     @property
     def present(self) -> Path:
-        """The folder, or its nearest ancestor that exists."""
-        return next(path for path in (self.path, *self.path.parents) if path.exists())
+        """The folder, or its nearest ancestor that exists; also a link that leads nowhere, or in a circle."""
+        return next(path for path in (self.path, *self.path.parents) if os.path.lexists(path))
 
     @property
     def free_bytes(self) -> int:
@@ -74,10 +74,14 @@ def occupied(run_dir: Path) -> list[Problem]:
                 f"choose another folder, or resume it: python -m runner resume '{run_dir}'",
             )
         ]
-    in_the_way = next((path for path in (run_dir, *run_dir.parents) if path.exists() and not path.is_dir()), None)
+    in_the_way = next(
+        (path for path in (run_dir, *run_dir.parents) if os.path.lexists(path) and not path.is_dir()), None
+    )
     if in_the_way is not None:
         return [
-            problem("this is a file" if in_the_way == run_dir else f"{in_the_way} is a file", "choose another folder")
+            problem(
+                "this is a file" if in_the_way == run_dir else f"{in_the_way} is no folder", "choose another folder"
+            )
         ]
     if run_dir.is_dir() and any(path.name not in _RENDERED for path in run_dir.iterdir()):
         return [problem("this folder holds other files", "choose an empty or a new folder")]
@@ -94,7 +98,7 @@ def _unwritable(config: RunConfig, run_dir: Path) -> list[Problem]:
     for place in locations(config):
         if place.path == hub_cache(config) and not _downloads(config):
             continue
-        if not place.writable or (place.path.exists() and not place.path.is_dir()):
+        if not place.writable or (os.path.lexists(place.path) and not place.path.is_dir()):
             why = f"{place.present} is not {'writable' if place.present.is_dir() else 'a folder'}"
             problems.append(
                 Problem(

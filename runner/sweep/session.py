@@ -16,6 +16,7 @@ from runner.fit.memory_budget import budget_of
 from runner.fit.trial import FitStopped
 from runner.launch.device_lock import turn
 from runner.launch.host_pool import SharedHosts
+from runner.launch.model_check import check_model_fits
 from runner.launch.process_signals import Stopping, stopping
 from runner.launch.watch import console as terminal
 from runner.sweep import summary_table
@@ -225,12 +226,15 @@ class Session:
                 return Row(
                     job.name, job.label, summary_table.FAILED, reason, write_failed_record(job, self._id, reason)
                 )
-        ended = execute(
-            Request(job.checked, job.cell.overrides, time.monotonic(), extra),
-            self._hosts.of(job.checked.config),
-            self._stop,
-            self._console,
-        )
+        host = self._hosts.of(job.checked.config)
+        try:
+            check_model_fits(job.checked.config, host)
+        except RequestError as error:
+            reason = refusal(error)
+            folder = write_failed_record(job, self._id, reason)
+            return Row(job.name, job.label, summary_table.FAILED, reason, folder)
+        request = Request(job.checked, job.cell.overrides, time.monotonic(), extra)
+        ended = execute(request, host, self._stop, self._console)
         self._seconds.append(time.monotonic() - began)
         for line in (ended.record.data.get("failure") or {}).get("advice", []):
             self._console.print(f"  {line}", highlight=False, markup=False)

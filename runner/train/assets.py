@@ -173,6 +173,22 @@ def _loaded_anew(model: PreTrainedModel, loading: dict[str, Any]) -> PreTrainedM
     )
 
 
+def check_fit(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Whether the weights are whole and tokenizer and lengths fit, by names and shapes alone: nothing is loaded.
+
+    Raises:
+        AssetError: as `build_model` would.
+    """
+    import transformers
+
+    config = recipe.config
+    settings = architecture(config, recipe.model_overrides())
+    _check_positions(recipe, settings)
+    if not is_adapter_folder(model_source(config.model) or ""):  # its base is loaded whole, to be merged
+        _pretrained(config.model, getattr(transformers, recipe.auto_class), settings, {"device_map": "meta"})
+        _check_vocabulary(config.model, settings, tokenizer)
+
+
 def _check_positions(recipe: Recipe, settings: PretrainedConfig) -> None:
     """The check made before launch, again on the model's real configuration: a hub model's is known only now."""
     limit = position_limit(settings.to_dict())

@@ -320,6 +320,15 @@ def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
     assert any("is not a folder" in problem.why and "set cache_dir=DIR" in problem.fix for problem in problems)
 
 
+@pytest.mark.parametrize("below", ["", "/x", "/x/y"])
+@pytest.mark.parametrize("leads_to", ["b", "nowhere"])
+def test_a_link_that_leads_nowhere_is_no_folder(below: str, leads_to: str, tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / leads_to)
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    problems = found(tmp_path, f"cache_dir={tmp_path}/a{below}")
+    assert any(problem.key == "cache_dir" and "is not a folder" in problem.why for problem in problems)
+
+
 def test_a_run_folder_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "run").touch()
     assert "this is a file" in one(found(tmp_path), "hydra.run.dir").why
