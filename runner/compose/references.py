@@ -30,7 +30,7 @@ def growing_references(tree: dict[str, Any]) -> list[Problem]:
     return []
 
 
-def unreadable_references(content: Any) -> list[tuple[str, str]]:
+def unreadable_references(content: object) -> list[tuple[str, str]]:
     """Key and value of each text with a `${` that is no reference; Hydra names neither file nor key."""
     found = []
     for path, value in _leaves(content, ""):
@@ -42,7 +42,7 @@ def unreadable_references(content: Any) -> list[tuple[str, str]]:
     return found
 
 
-def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _leaves(node: object, path: str) -> Iterator[tuple[str, object]]:
     """Dotted path and value of everything that is no mapping and no list."""
     if isinstance(node, dict):
         for name, value in node.items():
@@ -79,7 +79,7 @@ def _targets(tree: dict[str, Any], path: str, text: str) -> Iterator[str]:
             yield name
 
 
-def _at(tree: Any, path: str) -> Any:
+def _at(tree: object, path: str) -> object:
     node = tree
     for name in path.replace("[", ".").replace("]", "").split("."):
         if isinstance(node, dict):
