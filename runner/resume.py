@@ -116,7 +116,7 @@ def find(run_dir: Path, record: Record, arguments: list[str], trusted: bool = Fa
     rendered_json(run_dir, rundir.DEEPSPEED_FILE)
     chosen, damaged = _assess(run_dir)
     rows = record.data.get("data", {}).get("train", {}).get("rows") or before.dataset.rows.get("train")
-    problems = [] if chosen is None else engine_of(after).checkpoint_problems(after)
+    problems = [] if chosen is None else engine_of(after).checkpoint_problems(after, chosen.manifest.world_size)
     problems += compatibility.keep_global_batch(before, after, typed)
     problems += compatibility.check_changes(before, after, rows, chosen.step if chosen else 0)
     recipe = load_recipe(after)
@@ -276,6 +276,7 @@ def _open_attempt(found: Found, started_monotonic: float) -> None:
         config=found.config.model_dump(mode="json"),
         world_size=plan.world_size(found.config),
         method=plan.method(found.config),
+        data_parallel_size=plan.data_parallel_size(found.config),
     )
     data.update(
         micro_batch_size=found.config.train.micro_batch_size,

@@ -119,6 +119,13 @@ def announce(checked: Checked, console: Console) -> None:
         console.print(problem.line(), highlight=False, markup=False)
 
 
+def _replicas(config: RunConfig) -> str:
+    """What sees rows of its own: ranks, or groups of them."""
+    replicas = plan.data_parallel_size(config)
+    each = plan.world_size(config) // replicas
+    return f"{replicas} ranks" if each == 1 else f"{replicas} groups of {each} ranks"
+
+
 def plan_lines(checked: Checked) -> list[str]:
     """The plan as lines of text."""
     config = checked.config
@@ -145,8 +152,8 @@ def plan_lines(checked: Checked) -> list[str]:
     if config.mode == "train":
         words = engine_of(config).schedule_words(config, checked.own_file, checked.total_steps)
         lines += [
-            f"batch      {train.micro_batch_size} × {train.gradient_accumulation_steps} accumulated × {ranks} ranks = "
-            f"{plan.global_batch_size(config)}; {steps}",
+            f"batch      {train.micro_batch_size} × {train.gradient_accumulation_steps} accumulated × "
+            f"{_replicas(config)} = {plan.global_batch_size(config)}; {steps}",
             f"optimizer  {_optimizer_line(checked)}",
             f"schedule   {config.scheduler.name}, {_warmup(checked)}{words}, owned by "
             f"{engine_of(config).owner_words(config, config.scheduler.owner)}",

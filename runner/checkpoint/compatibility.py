@@ -121,10 +121,10 @@ def _length(before: RunConfig, after: RunConfig, key: str, rows: int | None, don
 
 def keep_global_batch(before: RunConfig, after: RunConfig, typed: frozenset[str]) -> list[Problem]:
     """Fit micro batch and accumulation, in place, so that the rows of an optimizer step stay as many as they were."""
-    wanted, ranks = plan.global_batch_size(before), plan.world_size(after)
-    train = after.train
-    if ranks != plan.world_size(before) and "launcher.omp_num_threads" not in typed:
-        after.launcher.omp_num_threads = max(1, machine.physical_cores() // ranks)
+    wanted, ranks = plan.global_batch_size(before), plan.data_parallel_size(after)
+    train, world = after.train, plan.world_size(after)
+    if world != plan.world_size(before) and "launcher.omp_num_threads" not in typed:
+        after.launcher.omp_num_threads = max(1, machine.physical_cores() // world)
     if not typed & set(BATCH) and plan.global_batch_size(after) != wanted:
         fitting = _split(wanted, ranks, train.micro_batch_size)
         if fitting is None:

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         device_bytes = parse_bytes(options.device_memory) if options.device_memory else None
         workload = _workload(overrides, asked_for_gpu=device_bytes is not None)
-        answer(workload, device_bytes or _device_bytes(workload), options.json)
+        answer(workload, device_bytes or _device_bytes(workload), options.json, options.all)
     except errors.RequestError as error:
         print("\n".join(problem.line() for problem in error.problems), file=sys.stderr)
         return errors.EXIT_BAD_REQUEST
@@ -37,15 +37,18 @@ def main(arguments: Sequence[str]) -> int:
     return errors.EXIT_COMPLETED
 
 
-def answer(workload: Workload, device_bytes: int | None, as_json: bool) -> None:
-    """Print the estimate of `workload` with its alternatives. Raises ValueError as `runner.memory.estimate` does."""
+def answer(workload: Workload, device_bytes: int | None, as_json: bool, splits: bool = False) -> None:
+    """Print the estimate of `workload` with its alternatives, on request also those that split the model by degrees.
+
+    Raises ValueError as `runner.memory.estimate` does.
+    """
     from runner.memory.estimate import estimate
     from runner.memory.past_predictions import past_predictions
     from runner.memory.search import alternatives, fit
 
     found = estimate(workload)
     largest = fit(found.workload, device_bytes) if device_bytes else None
-    others = alternatives(found.workload, device_bytes)
+    others = alternatives(found.workload, device_bytes, splits)
     past = past_predictions()
     if as_json:
         print(json.dumps(_as_json(found, largest, others, past, device_bytes), indent=2))
@@ -148,6 +151,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--device-memory", metavar="SIZE", help="memory of one GPU, e.g. 24GiB; default: the devices found"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="also show hybrid shards and tensor parallelism among the alternatives"
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     return parser

@@ -22,7 +22,8 @@ def world_size(config: RunConfig) -> int:
 
 def mesh(config: RunConfig) -> Mesh:
     """How the ranks are split."""
-    return Mesh.of(world_size(config), config.parallel)
+    world = world_size(config)
+    return Mesh.of(world, config.parallel, world // config.launcher.num_nodes)
 
 
 def data_parallel_size(config: RunConfig) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from runner.config.schema import RunConfig
 from runner.engines.standalone import Standalone
 from runner.errors import Problem
-from runner.memory.workload import StateLayout
+from runner.memory.workload import StateLayout, Workload
 from runner.optimizers import optimizer_of
 from runner.parallel import mesh
 
@@ -117,6 +117,10 @@ class Engine(ABC):
         Args:
             like: the configured one; settings that are no alternative (bucket sizes) are taken from it.
         """
+
+    def split_layouts(self, workload: Workload) -> Iterable[StateLayout]:
+        """The ways to split the model that a table of alternatives shows when asked for all."""
+        return ()
 
     @abstractmethod
     def accelerate_section(self, config: RunConfig, run_dir: Path, ranks: int) -> dict[str, Any]:
@@ -260,8 +264,8 @@ class Engine(ABC):
         """Compile ahead what ranks would otherwise compile; returns seconds by op. Raises BuildFailed."""
         return {}
 
-    def checkpoint_problems(self, config: RunConfig) -> list[Problem]:
-        """Why a checkpoint cannot be taken up under this configuration."""
+    def checkpoint_problems(self, config: RunConfig, ranks_before: int) -> list[Problem]:
+        """Why a checkpoint that `ranks_before` ranks have written cannot be taken up under this configuration."""
         return []
 
     def convert_checkpoint(

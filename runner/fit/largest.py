@@ -45,7 +45,7 @@ def find_largest(
         trial = trial_runner.trial(candidate, composed, rows, accumulation, predicted)
         # A recipe that cuts blocks knows how many there are only when the data is prepared; no batch had more rows than
         # that.
-        held = min(rows, max(1, trial.train_rows // plan.world_size(config))) if trial.train_rows else rows
+        held = min(rows, max(1, trial.train_rows // plan.data_parallel_size(config))) if trial.train_rows else rows
         trial = replace(trial, micro_batch_size=held)
         if trial.ran and trial.measured_bytes:
             prediction.learn(config, held, trial.measured_bytes, trial.longest_row_tokens)
@@ -94,7 +94,7 @@ def _most_rows(config: RunConfig) -> tuple[int, str]:
     rows, most = config.dataset.rows.get("train"), config.fit.max_micro_batch_size
     if rows and config.dataset.max_train_rows:
         rows = min(rows, config.dataset.max_train_rows)
-    per_rank = max(1, rows // plan.world_size(config)) if rows else most
+    per_rank = max(1, rows // plan.data_parallel_size(config)) if rows else most
     if per_rank < most:
         return per_rank, _rows_there_are(per_rank)
     return most, f"fit.max_micro_batch_size={most}"

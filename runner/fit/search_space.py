@@ -74,7 +74,7 @@ def _with_and_without_checkpointing(config: RunConfig, candidate: Candidate) -> 
 
 def rows_per_rank(config: RunConfig, global_batch: int) -> int:
     """Rows of each rank in one optimizer step. Raises RequestError when the ranks cannot share the batch evenly."""
-    ranks = plan.world_size(config)
+    ranks = plan.data_parallel_size(config)
     if global_batch % ranks:
         lower = max(1, global_batch // ranks) * ranks
         raise RequestError(

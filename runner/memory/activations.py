@@ -243,7 +243,7 @@ def activations(workload: Workload) -> Activations:
 def _trace_key(workload: Workload) -> Workload:
     """The workload with everything that does not touch a forward pass set to one value, so that traces are shared."""
     return Workload(
-        architecture=workload.architecture,
+        architecture=workload.local_architecture,
         layout=_ForwardFormat(workload.autocast, workload.layout.weight_bytes(workload.compute_precision)),
         micro_batch_size=0,
         source_length=workload.source_length,

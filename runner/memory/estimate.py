@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.config.schema import RunConfig
@@ -134,7 +134,21 @@ def estimate(workload: Workload, rank: int | None = None) -> MemoryEstimate:
 @functools.lru_cache(maxsize=256)
 def _states(workload: Workload, rank: int | None) -> tuple[Item, ...]:
     """State items; they are the same for every batch size, so that a search computes them once."""
-    return tuple(workload.layout.items(workload, model_facts(workload.architecture), rank))
+    return tuple(workload.layout.items(workload, _local_facts(workload), rank))
+
+
+def _local_facts(workload: Workload) -> ModelFacts:
+    """Parameters of the part of the model that a rank works on; an output layer of its own is cut by words."""
+    facts, ranks = model_facts(workload.local_architecture), workload.layout.tensor_ranks
+    if ranks == 1:
+        return facts
+    cut = tuple(
+        replace(fact, numel=fact.numel // fact.rows * -(-fact.rows // ranks), rows=-(-fact.rows // ranks))
+        if fact.name == "lm_head.weight"
+        else fact
+        for fact in facts.parameters
+    )
+    return replace(facts, parameters=cut)
 
 
 def predict_for_record(config: RunConfig, world_size: int, lengths: DataLengths | None = None) -> dict[str, Any]:

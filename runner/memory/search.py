@@ -67,20 +67,28 @@ def _heaviest(found: MemoryEstimate) -> str:
     return f"{label} ({sizes[label] / GIB:.2f} GiB)"
 
 
-def alternatives(workload: Workload, device_bytes: int | None = None) -> list[Alternative]:
-    """Every engine's ways to lay out training state, each without and with gradient checkpointing."""
+def alternatives(workload: Workload, device_bytes: int | None = None, splits: bool = False) -> list[Alternative]:
+    """Every engine's ways to lay out training state, each without and with gradient checkpointing.
+
+    Args:
+        splits: also those that split the model by degrees (`parallel.*`).
+    """
     found = []
-    for name, candidate in _candidates(workload):
+    for name, candidate in _candidates(workload, splits):
         largest = fit(candidate, device_bytes) if device_bytes else None
         found.append(Alternative(name, estimate(candidate), largest, _same(candidate, workload)))
     return found
 
 
-def _candidates(workload: Workload) -> Iterator[tuple[str, Workload]]:
+def _candidates(workload: Workload, splits: bool) -> Iterator[tuple[str, Workload]]:
     for checkpointing in (False, True):
         suffix = " + gradient checkpointing" if checkpointing else ""
         for engine in every_engine():
-            for layout in engine.layouts(workload.layout):
+            own = list(engine.layouts(workload.layout))
+            shown = {layout.label for layout in own}
+            if splits:
+                own += [layout for layout in engine.split_layouts(workload) if layout.label not in shown]
+            for layout in own:
                 candidate = replace(workload, layout=layout, gradient_checkpointing=checkpointing)
                 yield layout.label + suffix, candidate
 

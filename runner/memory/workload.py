@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from runner.memory.facts import Architecture, ModelFacts
 from runner.memory.items import Item, Moment
 from runner.memory.optimizer_states import ADAMW_STATES, GRADIENT_MOMENTS, Kernel, OptimizerStates
+from runner.parallel.tensor import local_facts
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DeviceType = Literal["cpu", "cuda"]
@@ -38,6 +39,11 @@ class StateLayout(ABC):
     @abstractmethod
     def weight_bytes(self, precision: Precision) -> int:
         """Bytes of one element of the weights that the forward pass reads."""
+
+    @property
+    def tensor_ranks(self) -> int:
+        """Ranks that share every layer."""
+        return 1
 
     def compute_precision(self, precision: Precision, device: DeviceType) -> Precision:
         """Format that is really computed in."""
@@ -97,6 +103,14 @@ class Workload:
     def world_size(self) -> int:
         """Ranks over all machines."""
         return self.num_processes * self.num_nodes
+
+    @property
+    def local_architecture(self) -> Architecture:
+        """The part of the model that a rank works on."""
+        if self.layout.tensor_ranks == 1:
+            return self.architecture
+        facts = local_facts(self.architecture.mapping(), self.layout.tensor_ranks)
+        return Architecture.of(self.architecture.family, facts, self.architecture.num_labels)
 
     @property
     def compute_precision(self) -> Precision:

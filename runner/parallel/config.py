@@ -16,3 +16,9 @@ class ParallelConfig(Section):
         description="FSDP: training state is sharded within groups of so many neighbouring ranks and replicated across "
         "groups. ZeRO-3: each group keeps a second copy of the weights for the backward pass (hpZ). null: neither.",
     )
+    tensor: Int = Field(
+        1,
+        ge=1,
+        description="Ranks that share every attention layer and MLP (DeepSpeed's AutoTP): they work on the same rows, "
+        "so that batches, throughput and evaluation count groups of so many ranks. Llama-like models only.",
+    )

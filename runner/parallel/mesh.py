@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from runner.parallel.config import ParallelConfig
 
 # Degree → how a method's name says it, and what can be typed instead where a launcher cannot carry it out.
-NAMES = {"hybrid_shard": "hybrid shard"}
-CARRIED_BY = {"hybrid_shard": "use launcher=fsdp, or launcher=deepspeed zero_stage=3"}
+NAMES = {"hybrid_shard": "hybrid shard", "tensor": "tensor"}
+CARRIED_BY = {
+    "hybrid_shard": "use launcher=fsdp, or launcher=deepspeed zero_stage=3",
+    "tensor": "use launcher=deepspeed",
+}
 
 
 @dataclass(frozen=True)
@@ -26,20 +29,24 @@ class Mesh:
     Attributes:
         world: ranks over all machines.
         hybrid_shard: ranks of a group that shards; None where all do.
+        tensor: ranks that share every layer, and see the same rows.
+        per_machine: ranks of one machine; None: all are on one.
     """
 
     world: int
     hybrid_shard: int | None = None
+    tensor: int = 1
+    per_machine: int | None = None
 
     @classmethod
-    def of(cls, world: int, degrees: ParallelConfig) -> Mesh:
+    def of(cls, world: int, degrees: ParallelConfig, per_machine: int) -> Mesh:
         """The mesh of a configuration on `world` ranks."""
-        return cls(world, degrees.hybrid_shard)
+        return cls(world, degrees.hybrid_shard, degrees.tensor, per_machine)
 
     @property
     def data(self) -> int:
         """Replicas that see rows of their own."""
-        return self.world
+        return max(1, self.world // self.tensor)
 
     @property
     def shard(self) -> int:
@@ -53,10 +60,22 @@ class Mesh:
 
     def problems(self) -> list[Problem]:
         """Degrees that do not fit the ranks."""
-        degree = self.hybrid_shard
+        return self._tensor_problems() or self._hybrid_problems()
+
+    def _tensor_problems(self) -> list[Problem]:
+        key, degree, here = "parallel.tensor", self.tensor, self.per_machine or self.world
+        if self.world % degree:
+            why = f"{self.world} ranks cannot be grouped by {degree}"
+            return [Problem(key, degree, why, _nearest(key, degree, self.world, also_all=True))]
+        if here % degree:
+            why = f"a group has to be on one machine, and {here} ranks of a machine cannot be grouped by {degree}"
+            return [Problem(key, degree, why, _nearest(key, degree, here, also_all=True))]
+        return []
+
+    def _hybrid_problems(self) -> list[Problem]:
+        degree, key = self.hybrid_shard, "parallel.hybrid_shard"
         if degree is None:
             return []
-        key = "parallel.hybrid_shard"
         if degree == self.world:
             fix = f"leave it out, or use launcher.num_processes={2 * degree}"
             return [Problem(key, degree, f"this has no effect: these are all {self.world} ranks", fix)]
@@ -66,12 +85,17 @@ class Mesh:
         return []
 
 
-def _nearest(key: str, degree: int, world: int) -> str:
+def _nearest(key: str, degree: int, world: int, also_all: bool = False) -> str:
     """The next smaller and the next larger degree that group the ranks, and a number of ranks that would do."""
-    fitting = [size for size in range(2, world) if world % size == 0]
+    fitting = [size for size in range(2, world + also_all) if world % size == 0]
     near = [*[size for size in fitting if size < degree][-1:], *[size for size in fitting if size > degree][:1]]
     choices = [*[f"{key}={size}" for size in near], f"launcher.num_processes={2 * degree}"]
     return "use " + " or ".join(choices)
+
+
+def shown_degrees(largest: int, ranks: int) -> list[int]:
+    """The degrees that a table of alternatives shows: 2, 4 and 8 as far as they group `ranks`."""
+    return [degree for degree in (2, 4, 8) if degree <= largest and ranks % degree == 0]
 
 
 def words(degrees: Mapping[str, object]) -> str:

@@ -118,8 +118,8 @@ def _plain(value: float | None) -> str:
 
 
 def batch_text(run: Run) -> str:
-    """Global batch size in rows, and how it comes about: micro batch × accumulation × ranks."""
-    parts = (run.micro_batch_size, run.gradient_accumulation_steps, run.world_size)
+    """Global batch size in rows, and how it comes about: micro batch × accumulation × replicas."""
+    parts = (run.micro_batch_size, run.gradient_accumulation_steps, run.replicas)
     if run.global_batch_size is None:
         return f"micro {run.micro_batch_size}" if run.micro_batch_size is not None else NOTHING
     if any(part is None for part in parts):

@@ -56,6 +56,11 @@ class Run:
         """Whether the run ended as it should, so that its numbers may be compared."""
         return self.status == "completed"
 
+    @property
+    def replicas(self) -> int | None:
+        """What saw rows of its own: ranks, or under tensor parallelism groups of them."""
+        return integer(self.raw.get("data_parallel_size")) or self.world_size
+
     @cached_property
     def flat_config(self) -> dict[str, Any]:
         """The configuration as dotted keys."""
@@ -172,7 +177,7 @@ def _batch(raw: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, int |
     ranks = integer(raw.get("world_size"))
     total = integer(raw.get("global_batch_size")) or integer(dig(config, "train.global_batch_size"))
     if total is None and micro and steps and ranks:
-        total = micro * steps * ranks
+        total = micro * steps * (integer(raw.get("data_parallel_size")) or ranks)
     return {
         "micro_batch_size": micro,
         "gradient_accumulation_steps": steps,

@@ -64,6 +64,7 @@ def opening_record(config: RunConfig, command: str, overrides: list[str]) -> dic
         "hardware": machine.description(config.launcher.gpu_ids),
         "runner": {**this_process(), "started_monotonic": time.monotonic()},
         "world_size": plan.world_size(config),
+        "data_parallel_size": plan.data_parallel_size(config),
         "global_batch_size": plan.global_batch_size(config),
         "micro_batch_size": config.train.micro_batch_size,
         "gradient_accumulation_steps": config.train.gradient_accumulation_steps,

@@ -8,6 +8,8 @@ import torch
 
 from runner.train.context import RankContext
 
+LINEAR = ("Conv1D", "LinearLayer", "LinearAllreduce")  # linear layers of GPT-2, and those that DeepSpeed has split
+
 
 def facts(context: RankContext) -> dict[str, Any]:
     """The record's `observed`: launcher, device, classes and number formats as rank 0 sees them."""
@@ -45,7 +47,7 @@ def watch_activations(context: RankContext) -> None:
     layer = next(
         module
         for module in context.prepared.bare.modules()
-        if isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D"
+        if isinstance(module, torch.nn.Linear) or type(module).__name__ in LINEAR
     )
 
     def note(_module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:

@@ -58,6 +58,8 @@ def accelerator_for(method: str, zero: dict[str, Any], precision: str) -> Any:
         "zero_optimization": {**zero, "stage": int(method[4])},
         "zero_allow_untested_optimizer": True,
     }
+    if method.endswith("_tensor"):
+        config["tensor_parallel"] = {"autotp_size": GROUP, "vocab_parallel_lm_head": False}
     gloo = InitProcessGroupKwargs(backend="gloo")
     return Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config), kwargs_handlers=[gloo])
 
@@ -106,7 +108,7 @@ def measure(method: str, model: Any, zero: dict[str, Any], precision: str) -> di
     counted: dict[str, int] = {}
     loss = model(input_ids=ids, labels=ids).loss
     accelerator.backward(loss) if method in PLAIN else model.backward(loss)
-    counted["gradients"] = storages(GRADIENTS[method.removesuffix("_hybrid")](model))
+    counted["gradients"] = storages(GRADIENTS[method.split("_")[0]](model))
     if method == "zero3_hybrid":
         counted["second_copy"] = storages(parameter.ds_secondary_tensor for parameter in model.parameters())
     optimizer.step() if method in PLAIN else model.step()
@@ -116,7 +118,7 @@ def measure(method: str, model: Any, zero: dict[str, Any], precision: str) -> di
     counted["optimizer_states"] = storages(
         v for state in base.state.values() for v in state.values() if torch.is_tensor(v)
     )
-    counted["master_weights"] = storages(MASTERS[method.removesuffix("_hybrid")](model))
+    counted["master_weights"] = storages(MASTERS[method.split("_")[0]](model))
     return counted
 
 

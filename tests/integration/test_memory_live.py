@@ -142,6 +142,33 @@ def test_hybrid_shards_within_two_percent(tmp_path: Path) -> None:
     assert live[0]["zero3_hybrid"]["second_copy"] == pytest.approx(more, rel=0.02)
 
 
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "vocab_size": 501,
+    "max_position_embeddings": 32,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.mark.soak
+def test_states_of_ranks_that_share_layers_within_two_percent(tmp_path: Path) -> None:
+    """Four ranks, two of which share every layer: an untied Llama, whose output layer is cut by words."""
+    methods = ("zero1_tensor", "zero2_tensor", "zero3_tensor")
+    live = live_bytes(LLAMA, "fp32", tmp_path, methods, world=4)
+    for method in methods:
+        plain = workload(LLAMA, method.removesuffix("_tensor"))
+        split = replace(plain, layout=replace(plain.layout, tensor=2), num_processes=4)
+        for rank in range(4):
+            found = estimate(split, rank)
+            for name in ("parameters", "gradients", "optimizer_states", "master_weights"):
+                assert found.largest_of(name) == pytest.approx(live[rank][method][name], rel=0.02), (method, rank, name)
+
+
 def test_the_larger_model_has_about_100_million_parameters() -> None:
     assert 95e6 < estimate(workload(HUNDRED_MILLION, "ddp")).num_parameters < 105e6
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,12 @@ from runner.engines import engine_of, label_of
 from runner.engines.deepspeed.memory import Buckets, ZeroLayout
 from runner.engines.fsdp.memory import FsdpLayout
 from runner.errors import RequestError
+from runner.memory.estimate import estimate
 from runner.memory.facts import Architecture, ModelFacts, ParameterFact
+from runner.memory.search import alternatives
 from runner.memory.workload import Workload
 from runner.parallel.mesh import Mesh
+from runner.parallel.tensor import why_not
 from runner.preflight.check import check
 from runner.render import accelerate_config
 
@@ -114,3 +118,93 @@ def test_hpz_keeps_a_second_copy_until_the_step() -> None:
     assert sizes(with_copy, 4)["gathered_parameters"] == 4 * (20 + 8)
     assert "gathered_parameters" not in sizes(without, 4)
     assert sizes(with_copy, 4)["optimizer_states"] == sizes(without, 4)["optimizer_states"] == 8 * (10 + 4)
+
+
+LLAMA4 = ("recipe=chat_sft", "model=llama_tiny", "launcher.num_processes=4")
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (("launcher.num_processes=4", "parallel.tensor=2"), "no tensor-parallel plan for model_type=deberta-v2"),
+        (
+            ("recipe=gpt2_wikitext", "model=gpt2_tiny", "parallel.tensor=2"),
+            "no tensor-parallel plan for model_type=gpt2",
+        ),
+        ((*LLAMA4, "parallel.tensor=4"), "num_key_value_heads=2 is no multiple of 4"),
+        ((*LLAMA4, "parallel.tensor=3"), "4 ranks cannot be grouped by 3; use parallel.tensor=2 or parallel.tensor=4"),
+        ((*LLAMA4, "launcher=ddp", "parallel.tensor=2"), "launcher=ddp cannot split a model this way"),
+        ((*LLAMA4, "launcher=fsdp", "parallel.tensor=2"), "launcher=fsdp cannot split a model this way"),
+        ((*LLAMA4, "parallel.tensor=2", "offload=optimizer_cpu"), "together with offload it is not proved here"),
+        ((*LLAMA4, "zero_stage=3", "parallel.tensor=2", "parallel.hybrid_shard=2"), "with parallel.hybrid_shard"),
+        ((*LLAMA4, "model.config.model_type=olmo2", "parallel.tensor=2"), "not of Llama's kind"),
+    ],
+)
+def test_tensor_parallelism_is_refused_where_it_would_not_train_the_same(
+    overrides: tuple[str, ...], reason: str
+) -> None:
+    assert any(line.startswith("error: parallel.tensor=") and reason in line for line in refused(*overrides))
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral"])
+def test_models_with_llamas_plan_are_taken(kind: str) -> None:
+    assert why_not({**LLAMA, "model_type": kind}, 2) is None
+
+
+def test_a_group_stays_on_one_machine() -> None:
+    (problem,) = Mesh(12, tensor=4, per_machine=6).problems()
+    assert "has to be on one machine" in problem.why
+    assert Mesh(12, tensor=3, per_machine=6).problems() == []
+
+
+def test_batches_count_groups_of_tensor_ranks() -> None:
+    """4 ranks in 2 groups: 5 rows × 2 accumulated × 2 groups = 20; DeepSpeed is not told the product of its ranks."""
+    typed = (*LLAMA4, "parallel.tensor=2", "train.micro_batch_size=5", "train.gradient_accumulation_steps=2")
+    config, problems = resolve_machine(compose_run(list(typed)).config)
+    assert problems == []
+    assert (plan.data_parallel_size(config), plan.global_batch_size(config)) == (2, 20)
+    assert plan.steps_per_epoch(41, config) == 3
+    content = json.loads(engine_of(config).files(config, Path("/run"), 10, None)["ds_config.json"])
+    assert "train_batch_size" not in content
+    assert content["tensor_parallel"] == {"autotp_size": 2, "vocab_parallel_lm_head": False}
+    assert plan.method(config) == "ZeRO-2 + tensor 2"
+
+
+def test_a_global_batch_is_divided_by_groups() -> None:
+    typed = (*LLAMA4, "parallel.tensor=2", "train.micro_batch_size=4", "train.global_batch_size=24")
+    config, _ = resolve_machine(compose_run(list(typed)).config)
+    assert config.train.gradient_accumulation_steps == 3
+
+
+def test_a_rank_works_on_its_part_of_a_llama() -> None:
+    """Hidden 64, heads of 16: q 64 × 32, k and v 64 × 16 each, o 32 × 64; three of 48 × 64; two norms of 64 and a last
+    one; embedding 100 × 64 whole, output layer 50 × 64.
+    """
+    workload = Workload(
+        Architecture.of("causal_lm", LLAMA), ZeroLayout(1, tensor=2), device="cpu", num_processes=4, source_length=8
+    )
+    found = estimate(workload)
+    part = 64 * (32 + 16 + 16 + 32) + 3 * 48 * 64 + 3 * 64 + 100 * 64 + 50 * 64
+    assert found.num_parameters == 64 * (64 + 32 + 32 + 64) + 3 * 96 * 64 + 3 * 64 + 2 * 100 * 64
+    assert found.largest_of("parameters") == pytest.approx(4 * part, rel=0.01)  # flat buffers are padded
+    assert found.largest_of("optimizer_states") == pytest.approx(8 * part / 2, rel=0.01)  # over two groups
+    whole = estimate(replace(workload, layout=ZeroLayout(1)))
+    assert found.largest_of("activations") < whole.largest_of("activations")
+
+
+def test_all_ways_are_shown_when_asked_for() -> None:
+    workload = Workload(Architecture.of("causal_lm", LLAMA), ZeroLayout(2), device="cpu", num_processes=4)
+    shown = {found.name for found in alternatives(workload, splits=True)}
+    assert {"ZeRO-3 + hybrid shard 2", "FSDP + hybrid shard 2", "ZeRO-1 + tensor 2", "ZeRO-3 + tensor 2"} <= shown
+    assert not any("tensor 4" in name or ("tensor" in name and "DDP" in name) for name in shown)
+    assert not any("tensor" in found.name or "hybrid" in found.name for found in alternatives(workload))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from runner.config.schema import RunConfig
+from runner.config.sequence_limits import architecture_facts
 from runner.engines.base import Rule
 from runner.engines.deepspeed.config import offload_section, on_nvme, zero_section
 from runner.errors import Problem
 from runner.optimizers import optimizer_of
+from runner.parallel.tensor import why_not
 from runner.schedules import schedule_of
 
 NAME = "deepspeed"
@@ -20,7 +22,7 @@ FUSED_UNDER_CPU_ADAM = (
 
 def choice_problems(config: RunConfig) -> list[Problem]:
     """Choices that exclude each other in a run under DeepSpeed."""
-    return [*_offload(config), *_unscaled(config), *_hybrid_shard(config)]
+    return [*_offload(config), *_unscaled(config), *_hybrid_shard(config), *_tensor(config)]
 
 
 def _offload(config: RunConfig) -> list[Problem]:
@@ -57,6 +59,25 @@ def _hybrid_shard(config: RunConfig) -> list[Problem]:
         why = "with zero.partition_at_load it is not proved here"
         return [Problem(key, group, why, "leave one of them out")]
     return []
+
+
+def _tensor(config: RunConfig) -> list[Problem]:
+    """A model that cannot be split, and what tensor parallelism was not proved with."""
+    degree, key = config.parallel.tensor, "parallel.tensor"
+    if degree == 1:
+        return []
+    why = why_not(architecture_facts(config.model), degree)
+    if why is not None:
+        return [Problem(key, degree, why, "leave it out, or choose a model such as model=llama_tiny")]
+    beside = {
+        "parallel.hybrid_shard": config.parallel.hybrid_shard is not None,
+        "zero.partition_at_load": zero_section(config).partition_at_load,
+        "offload": offload_section(config).name != "none",
+        "precision": config.precision.name == "fp16",
+    }
+    found = [name for name, chosen in beside.items() if chosen]
+    why = f"together with {' and '.join(found)} it is not proved here"
+    return [Problem(key, degree, why, "leave one of them out")] if found else []
 
 
 def missing_folder(config: RunConfig) -> list[Problem]:

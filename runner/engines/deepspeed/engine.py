@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,10 @@ from runner.engines.deepspeed.config import offload_section, on_cpu_adam, zero_s
 from runner.engines.deepspeed.memory import Buckets, ZeroLayout, zero_label
 from runner.engines.standalone import Standalone
 from runner.errors import Problem
-from runner.memory.workload import StateLayout
+from runner.memory.workload import StateLayout, Workload
 from runner.optimizers import optimizer_of
+from runner.parallel import mesh
+from runner.parallel.tensor import why_not
 
 if TYPE_CHECKING:
     from runner.checkpoint.folders import Checkpoint
@@ -36,7 +37,7 @@ class Engine(base.Engine):
     name = "deepspeed"
     order = 1
     preloaded = ("deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer")
-    degrees = frozenset({"hybrid_shard"})
+    degrees = frozenset({"hybrid_shard", "tensor"})
 
     def label(self, config: Mapping[str, object]) -> str:
         """`ZeRO-2`, `ZeRO-3 + CPU offload`, …"""
@@ -60,6 +61,7 @@ class Engine(base.Engine):
             zero.partition_at_load,
             pool,
             config.parallel.hybrid_shard,
+            config.parallel.tensor,
         )
 
     def layouts(self, like: StateLayout) -> Iterable[StateLayout]:
@@ -67,12 +69,22 @@ class Engine(base.Engine):
         buckets = like.buckets if isinstance(like, ZeroLayout) else Buckets()
         for stage in range(4):
             yield ZeroLayout(stage, buckets=buckets)
-            if stage == 3 and isinstance(like, ZeroLayout) and like.hybrid_shard:
-                yield replace(like, buckets=buckets)
             if stage >= 1:
                 yield ZeroLayout(stage, "cpu", buckets=buckets)
             if stage == 3:
                 yield ZeroLayout(stage, "cpu", "cpu", buckets=buckets)
+        if isinstance(like, ZeroLayout) and (like.hybrid_shard or like.tensor > 1):
+            yield like
+
+    def split_layouts(self, workload: Workload) -> Iterable[StateLayout]:
+        """hpZ, and layers shared by ranks of one machine where the model can be split."""
+        like = workload.layout
+        buckets = like.buckets if isinstance(like, ZeroLayout) else Buckets()
+        for degree in mesh.shown_degrees(workload.world_size - 1, workload.world_size):
+            yield ZeroLayout(3, buckets=buckets, hybrid_shard=degree)
+        for degree in mesh.shown_degrees(workload.num_processes, workload.num_processes):
+            if why_not(workload.architecture.mapping(), degree) is None:
+                yield from (ZeroLayout(stage, buckets=buckets, tensor=degree) for stage in (1, 2, 3))
 
     @override
     def accelerate_section(self, config: RunConfig, run_dir: Path, ranks: int) -> dict[str, Any]:
@@ -239,8 +251,12 @@ class Engine(base.Engine):
         needed = ops.needed_ops(config, own_file)
         return ops.OpBuilder(config, build).build(needed) if needed else {}
 
-    def checkpoint_problems(self, config: RunConfig) -> list[Problem]:
-        """An optimizer on NVMe is restored wrongly."""
+    def checkpoint_problems(self, config: RunConfig, ranks_before: int) -> list[Problem]:
+        """An optimizer on NVMe is restored wrongly; layers that ranks share are not cut anew."""
+        ranks, degree = plan.world_size(config), config.parallel.tensor
+        if degree > 1 and ranks != ranks_before:
+            why = f"a checkpoint of parallel.tensor={degree} is resumed on as many ranks as wrote it, {ranks_before}"
+            return [Problem("launcher.num_processes", config.launcher.num_processes, why, "leave it out")]
         if offload_section(config).optimizer != "nvme":
             return []
         why = "DeepSpeed silently restores an optimizer on NVMe wrongly (losses after the resume differ)"
@@ -263,9 +279,7 @@ class Engine(base.Engine):
         content = self.file_of_run(run_dir)
         if content is None:
             return {}
-        content["train_micro_batch_size_per_gpu"] = config.train.micro_batch_size
-        content["gradient_accumulation_steps"] = config.train.gradient_accumulation_steps
-        content["train_batch_size"] = plan.global_batch_size(config)
+        json_file.set_batch(content, config)
         json_file.set_hybrid_shard(content.get("zero_optimization", {}), config)
         for block in ("offload_optimizer", "offload_param"):
             place = content.get("zero_optimization", {}).get(block) or {}

@@ -23,7 +23,7 @@ def deepspeed_config(config: RunConfig, total_steps: int | None) -> dict[str, An
         total_steps: optimizer steps of the run; needed where DeepSpeed owns a schedule that ends.
     """
     rendered: dict[str, Any] = {
-        "train_batch_size": plan.global_batch_size(config),
+        **_whole_batch(config),
         "train_micro_batch_size_per_gpu": config.train.micro_batch_size,
         "gradient_accumulation_steps": config.train.gradient_accumulation_steps,
         "gradient_clipping": config.train.gradient_clipping,
@@ -35,6 +35,9 @@ def deepspeed_config(config: RunConfig, total_steps: int | None) -> dict[str, An
         "steps_per_print": NEVER,
         "wall_clock_breakdown": False,
     }
+    if config.parallel.tensor > 1:
+        # Without the second key a tied head would be cut by words, and the logits that evaluation reads with it.
+        rendered["tensor_parallel"] = {"autotp_size": config.parallel.tensor, "vocab_parallel_lm_head": False}
     if on_nvme(config):
         rendered["aio"] = {"block_size": 1048576, "queue_depth": 8, "single_submit": False, "overlap_events": True}
     if config.optimizer.owner == "deepspeed":
@@ -42,6 +45,21 @@ def deepspeed_config(config: RunConfig, total_steps: int | None) -> dict[str, An
     if config.scheduler.owner == "deepspeed":
         rendered["scheduler"] = _scheduler(config, total_steps)
     return rendered
+
+
+def _whole_batch(config: RunConfig) -> dict[str, Any]:
+    """The global batch; left out under tensor parallelism, where DeepSpeed compares it with a product over all ranks,
+    while a batch goes to each group of ranks.
+    """
+    return {} if config.parallel.tensor > 1 else {"train_batch_size": plan.global_batch_size(config)}
+
+
+def set_batch(content: dict[str, Any], config: RunConfig) -> None:
+    """The batch in a DeepSpeed JSON, in place."""
+    content["train_micro_batch_size_per_gpu"] = config.train.micro_batch_size
+    content["gradient_accumulation_steps"] = config.train.gradient_accumulation_steps
+    content.pop("train_batch_size", None)
+    content.update(_whole_batch(config))
 
 
 def _fp16(config: RunConfig) -> dict[str, Any]:

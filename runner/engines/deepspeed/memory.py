@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from runner.memory.facts import ModelFacts
@@ -70,6 +70,7 @@ class ZeroLayout(StateLayout):
     zero3_init: bool = False
     nvme_pool_elements: int = 0
     hybrid_shard: int | None = None
+    tensor: int = 1
 
     def __post_init__(self) -> None:
         if self.stage == 0:
@@ -80,14 +81,25 @@ class ZeroLayout(StateLayout):
     @property
     def label(self) -> str:
         """The method's name."""
-        degrees = {"hybrid_shard": self.hybrid_shard}
+        degrees = {"hybrid_shard": self.hybrid_shard, "tensor": self.tensor}
         return zero_label(self.stage, self.offload_optimizer, self.offload_params) + words(degrees)
 
     def items(self, workload: Workload, facts: ModelFacts, rank: int | None) -> list[Item]:
-        """Items of one rank for parameters, gradients, optimizer states, master copy and buckets."""
+        """Items of one rank for parameters, gradients, optimizer states, master copy and buckets.
+
+        Ranks that share every layer hold a part of the model each; over replicas it is partitioned as a whole one is.
+        """
+        if self.tensor > 1:
+            workload = replace(workload, num_processes=workload.num_processes // self.tensor)
+            rank = None if rank is None else rank // self.tensor
         if self.stage == 0:
             return _stage_0(workload, facts)
         return _stage_3(workload, facts) if self.stage == 3 else _stage_1_and_2(workload, facts, rank)
+
+    @property
+    def tensor_ranks(self) -> int:
+        """Ranks that share every layer."""
+        return self.tensor
 
     def weight_bytes(self, precision: Precision) -> int:
         """DeepSpeed casts the weights themselves."""
@@ -120,6 +132,7 @@ class ZeroLayout(StateLayout):
             "buckets": vars(self.buckets),
             "zero3_init": self.zero3_init,
             "hybrid_shard": self.hybrid_shard,
+            "tensor": self.tensor,
         }
 
 

@@ -77,6 +77,14 @@ class RankEngine(rank.RankEngine):
 
     def prepare(self, model: torch.nn.Module, factor: Factor) -> Prepared:
         """The DeepSpeed engine, which holds model and optimizer."""
+        prepared = self._prepared(model, factor)
+        if self.config.parallel.tensor > 1:
+            from runner.engines.deepspeed import tensor_split
+
+            tensor_split.check_split(prepared.bare, self.config.parallel.tensor)
+        return prepared
+
+    def _prepared(self, model: torch.nn.Module, factor: Factor) -> Prepared:
         from accelerate.utils import DummyScheduler
 
         optimizer = self._optimizer(model)
@@ -128,18 +136,33 @@ class RankEngine(rank.RankEngine):
 
     @contextlib.contextmanager
     def whole(self, parameter: torch.nn.Parameter) -> Iterator[torch.Tensor]:
-        """Gathered at ZeRO-3."""
+        """Gathered at ZeRO-3, and over the ranks that share a layer."""
+        from runner.engines.deepspeed import tensor_split
+
         if not hasattr(parameter, "ds_id"):
-            yield parameter
+            yield tensor_split.gathered(parameter)
             return
         import deepspeed
 
         with deepspeed.zero.GatheredParameters([parameter]):
-            yield parameter
+            yield tensor_split.gathered(parameter)
 
     def whole_shape(self, parameter: torch.nn.Parameter) -> tuple[int, ...]:
-        """Also where ZeRO-3 has partitioned it."""
-        return tuple(getattr(parameter, "ds_shape", parameter.shape))
+        """Also where ZeRO-3 has partitioned it, or ranks share it."""
+        from runner.engines.deepspeed import tensor_split
+
+        return tensor_split.whole_shape(parameter) or tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+    def whole_state(self, prepared: Prepared) -> dict[str, torch.Tensor]:
+        """Under tensor parallelism put together here: DeepSpeed's way changes the parameters."""
+        if self.config.parallel.tensor == 1:
+            return super().whole_state(prepared)
+        state: dict[str, torch.Tensor] = {}
+        for name, parameter in prepared.bare.named_parameters():
+            with self.whole(parameter) as whole:
+                if self.accelerator.is_main_process:
+                    state[name] = whole.detach().cpu().clone()
+        return state
 
     def own_part(self, parameter: torch.nn.Parameter) -> torch.Tensor:
         """At ZeRO-3 the partition."""

@@ -16,8 +16,9 @@ from runner.engines.fsdp.config import fsdp_section
 from runner.engines.fsdp.layer_classes import layer_classes
 from runner.engines.fsdp.memory import FsdpLayout, fsdp_label
 from runner.errors import Problem
-from runner.memory.workload import StateLayout
+from runner.memory.workload import StateLayout, Workload
 from runner.optimizers import optimizer_of
+from runner.parallel import mesh
 from runner.parallel.mesh import Mesh
 
 
@@ -41,6 +42,11 @@ class Engine(base.Engine):
         """With and without resharding, and the configured one."""
         own = [like] if isinstance(like, FsdpLayout) and like.hybrid_shard else []
         return [FsdpLayout(True), FsdpLayout(False), *own]
+
+    def split_layouts(self, workload: Workload) -> Iterable[StateLayout]:
+        """Groups that shard among themselves."""
+        degrees = mesh.shown_degrees(workload.world_size - 1, workload.world_size)
+        return [FsdpLayout(True, degree) for degree in degrees]
 
     @override
     def accelerate_section(self, config: RunConfig, run_dir: Path, ranks: int) -> dict[str, Any]:
@@ -112,11 +118,11 @@ class Engine(base.Engine):
         )
 
 
-def _replicas_of_shards(mesh: Mesh) -> dict[str, int]:
+def _replicas_of_shards(ranks: Mesh) -> dict[str, int]:
     """accelerate's block for groups that shard among themselves; complete, as it passes nulls on as words."""
     return {
-        "parallelism_config_dp_replicate_size": mesh.groups,
-        "parallelism_config_dp_shard_size": mesh.shard,
+        "parallelism_config_dp_replicate_size": ranks.groups,
+        "parallelism_config_dp_shard_size": ranks.shard,
         "parallelism_config_tp_size": 1,
         "parallelism_config_cp_size": 1,
     }

@@ -130,7 +130,7 @@ class _Taking:
         whole, micro, steps = (self._stated_count(name) for name in _BATCH)
         if whole is None or not isinstance(self.content.get(_BATCH[0]), int):
             return
-        train, ranks = self.config.train, plan.world_size(resolve_machine(self.config)[0])
+        train, ranks = self.config.train, plan.data_parallel_size(resolve_machine(self.config)[0])
         left_open = micro is None and steps is None and self.content.get(_BATCH[1]) == AUTO
         if left_open and whole % (train.micro_batch_size * ranks) == 0:
             return  # the run's own micro batch fills `auto`, and accumulation follows

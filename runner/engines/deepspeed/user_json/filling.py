@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.config.schema import RunConfig
 from runner.engines.deepspeed.config import zero_section
-from runner.engines.deepspeed.json_file import deepspeed_config
+from runner.engines.deepspeed.json_file import deepspeed_config, set_batch
 from runner.engines.deepspeed.user_json.blocks import shift
 from runner.engines.deepspeed.user_json.known import AUTO
 from runner.errors import Problem, RequestError
@@ -38,7 +38,7 @@ def fill(content: dict[str, Any], config: RunConfig, total_steps: int | None) ->
                 for key in unknown
             ]
         )
-    filled["train_batch_size"] = own["train_batch_size"]
+    set_batch(filled, config)
     if zero_section(config).stage == 3:
         filled["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True
     return filled
