@@ -259,8 +259,8 @@ def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Keys whose value is not the same in all configurations; a missing key counts as a value."""
     missing = object()
     keys = dict.fromkeys(key for config in configs for key in config)
-    first = configs[0] if configs else {}
-    return [key for key in keys if any(config.get(key, missing) != first.get(key, missing) for config in configs[1:])]
+    columns = ((key, [config.get(key, missing) for config in configs]) for key in keys)
+    return [key for key, values in columns if values.count(values[0]) < len(values)]
 
 
 def value_text(value: object) -> str:

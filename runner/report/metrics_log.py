@@ -44,10 +44,15 @@ def learning_rates(folder: Path) -> dict[int, float]:
         lines = read_regular(folder / METRICS_NAME).splitlines()
     except OSError:
         return {}
-    found = (
-        (integer(raw.get("step")), number(raw.get("learning_rate"))) for raw in _parsed(lines) if type(raw) is dict
-    )
-    return {step: rate for step, rate in found if step is not None and rate is not None}
+    found: dict[int, float] = {}
+    for raw in _parsed(lines):
+        if type(raw) is not dict:
+            continue
+        step, rate = raw.get("step"), number(raw.get("learning_rate"))
+        step = step if type(step) is int else integer(step)
+        if step is not None and rate is not None:
+            found[step] = rate
+    return found
 
 
 def _parsed(lines: Sequence[bytes]) -> list[Any]:

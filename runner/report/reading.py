@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 
 def dig(mapping: Mapping[str, Any], path: str) -> object:
     """Value at a dotted path such as `data.train.rows`, or None where any part is missing."""
     value: object = mapping
-    for key in path.split("."):
+    for key in _parts(path):
         if type(value) is not dict and not isinstance(value, Mapping):  # the first test is the fast one
             return None
         value = value.get(key)
     return value
+
+
+@lru_cache(maxsize=4096)
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(path.split("."))
 
 
 def number(value: object) -> float | None:
@@ -73,10 +79,13 @@ def integers(value: object) -> tuple[int, ...]:
 def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """A nested mapping as one level of dotted keys; lists stay values."""
     flat: dict[str, Any] = {}
-    for key, item in value.items():
-        name = f"{prefix}{key}"
-        if item and (type(item) is dict or isinstance(item, Mapping)):
-            flat.update(flatten(item, f"{name}."))
-        else:
-            flat[name] = item
+    _flatten_into(flat, value, prefix)
     return flat
+
+
+def _flatten_into(flat: dict[str, Any], value: Mapping[str, Any], prefix: str) -> None:
+    for key, item in value.items():
+        if item and (type(item) is dict or isinstance(item, Mapping)):
+            _flatten_into(flat, item, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = item

@@ -46,12 +46,14 @@ def _print_table(table: Table, console: Console) -> None:
     widths = [max(len(text) for text in (column.heading, *column.cells)) for column in columns]
     lines = zip(*((column.heading, *column.cells) for column in columns), strict=True)
     console.print(table.title, style="bold", markup=False, highlight=False)
+    shown: list[str] = []
     for line in lines:
         cells = (
             cell.rjust(width) if column.numeric else cell.ljust(width)
             for cell, width, column in zip(line, widths, columns, strict=True)
         )
-        console.out("  ".join(cells).rstrip(), highlight=False)
+        shown.append("  ".join(cells).rstrip())
+    console.out("\n".join(shown), highlight=False)  # rich costs a tenth of a millisecond a call
 
 
 def footer(table: Table) -> list[str]:
