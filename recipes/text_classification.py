@@ -1,18 +1,19 @@
 """Classify a text or a pair of texts: accuracy and F1.
 
-Read by `recipe=deberta_mrpc` (conf/recipe/deberta_mrpc.yaml), which says how it is run. What a new
-task usually changes: `columns`, `features`, and `score`. The loop, launching and timing are elsewhere.
+Read by `recipe=deberta_mrpc` and `recipe=text_classification` (conf/recipe/*.yaml), which say how it is run. What a
+new task usually changes: `columns`, `features`, and `score`. The loop, launching and timing are elsewhere.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from runner import metrics, recipe
+from runner.data.encoder_inputs import encoded_pair, padded
 from runner.data.labels import HIDDEN, LabelMap
-from runner.data.long_texts import beginning
+from runner.errors import Problem
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +32,14 @@ class TextClassification(recipe.Recipe):
             description="Longest input in tokens, special tokens included; longer pairs lose the end of their longer "
             "text.",
         )
+        class_weights: Literal["equal", "balanced"] | dict[str, float] = Field(
+            "equal",
+            description="Weight of a row's loss by class; balanced: rows / (classes × rows of the class) in training; "
+            "or a mapping, {NAME: WEIGHT}, 1 for those left out.",
+        )
+        label_smoothing: float = Field(
+            0.0, ge=0.0, lt=1.0, description="Share of the target that is spread over all classes."
+        )
 
     auto_class = "AutoModelForSequenceClassification"
     columns = ("sentence1", "sentence2", "label")
@@ -45,6 +54,31 @@ class TextClassification(recipe.Recipe):
         """Class ids by label; the names were read from the training split before the run."""
         return LabelMap(self.config.dataset.label_names or [])
 
+    def weights(self) -> list[float] | None:
+        """Weight of each class by id; None where all are equal."""
+        chosen, names = self.options.class_weights, self.label_map().names
+        if chosen == "equal":
+            return None
+        if chosen == "balanced":
+            counts = self.config.dataset.label_counts
+            return [sum(counts.values()) / (len(names) * max(1, counts[name])) for name in names]
+        return [float(chosen.get(name, 1.0)) for name in names]
+
+    def option_problems(self) -> list[Problem]:
+        chosen, names = self.options.class_weights, self.label_map().names
+        key, dataset = "task.class_weights", self.config.dataset
+        if chosen == "balanced" and not dataset.label_counts:
+            why = "how many rows each class has is known of local files only"
+            return [Problem(key, chosen, why, f"name the weights, for example {key}.{(names or ['NAME'])[0]}=2")]
+        given = chosen if isinstance(chosen, dict) else {}
+        problems = [
+            Problem(f"{key}.{name}", weight, "there is no such class", f"the classes are {', '.join(names)}")
+            for name, weight in given.items()
+            if name not in names and names
+        ]
+        low = [(name, weight) for name, weight in given.items() if weight < 0]
+        return problems + [Problem(f"{key}.{name}", weight, "a weight is at least 0", "") for name, weight in low]
+
     def model_overrides(self) -> dict[str, Any]:
         names = self.label_map().names
         return {
@@ -55,11 +89,7 @@ class TextClassification(recipe.Recipe):
         }
 
     def features(self, rows: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
-        texts = [self.texts(rows, name) for name in ("sentence1", "sentence2") if self.column(name) in rows]
-        limit = self.options.max_length
-        short = [[text and beginning(text, limit) for text in column] for column in texts]
-        encoded = tokenizer(*short, truncation=True, max_length=limit)
-        result = {name: encoded[name] for name in tokenizer.model_input_names if name in encoded}
+        result = encoded_pair(self, rows, tokenizer, self.options.max_length)
         label_map = self.label_map()
         labels = rows.get(self.column("label") or "", [None] * len(result["input_ids"]))
         result["labels"] = [label_map.id_of(label) for label in labels]
@@ -69,10 +99,23 @@ class TextClassification(recipe.Recipe):
     def collate(self, features: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase) -> recipe.Batch:
         import torch
 
-        labels = torch.tensor([row["labels"] for row in features])
-        inputs = [{name: row[name] for name in tokenizer.model_input_names if name in row} for row in features]
-        padded = tokenizer.pad(inputs, padding="longest", return_tensors="pt")
-        return {**padded, "labels": labels}
+        return {**padded(features, tokenizer), "labels": torch.tensor([row["labels"] for row in features])}
+
+    def loss(self, model: torch.nn.Module, batch: recipe.Batch) -> torch.Tensor:
+        """Cross-entropy, weighted by class: the sum over rows, divided by their number (not by their weights, which
+        would differ between micro batches).
+        """
+        weights, smoothing = self.weights(), self.options.label_smoothing
+        if weights is None and not smoothing:
+            return super().loss(model, batch)
+        import torch
+        from torch.nn.functional import cross_entropy
+
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        logits, labels = model(**inputs).logits.float(), batch["labels"]
+        by_class = torch.tensor(weights, device=logits.device) if weights is not None else None
+        total = cross_entropy(logits, labels, by_class, label_smoothing=smoothing, reduction="sum")
+        return total / len(labels)
 
     def predict(
         self, model: torch.nn.Module, batch: recipe.Batch, tokenizer: PreTrainedTokenizerBase, synced: bool
@@ -84,6 +127,9 @@ class TextClassification(recipe.Recipe):
     def samples(self, predictions: list[Any]) -> list[Any]:
         names = self.label_map().names
         return [names[prediction] for prediction in predictions]
+
+    def confusion(self, predictions: list[Any], references: list[Any]) -> dict[str, Any] | None:
+        return metrics.confusion(self.label_map().names, predictions, references)
 
     def metric_definitions(self) -> dict[str, str]:
         names = self.label_map().names

@@ -6,8 +6,10 @@ sacrebleu's. A user's recipe may score with any library.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +39,22 @@ def _f1(guessed: np.ndarray, true: np.ndarray) -> float:
     """2 TP / (predicted + true) of one class; 0 where it occurs in neither (C. J. van Rijsbergen, 1979)."""
     total = int(guessed.sum()) + int(true.sum())
     return 2.0 * int((guessed & true).sum()) / total if total else 0.0
+
+
+MOST_CONFUSED = 50  # classes of a confusion matrix
+
+
+def confusion(names: list[str], predictions: list[int], references: list[int]) -> dict[str, Any] | None:
+    """`names`, and `counts[true][predicted]` over rows; None where there are more classes than anyone reads.
+
+    Args:
+        predictions, references: class id per row.
+    """
+    if len(names) > MOST_CONFUSED:
+        return None
+    counts = np.zeros((len(names), len(names)), dtype=np.int64)
+    np.add.at(counts, (np.asarray(references, dtype=np.int64), np.asarray(predictions, dtype=np.int64)), 1)
+    return {"names": list(names), "counts": counts.tolist()}
 
 
 def corpus_bleu(predictions: list[str], references: list[str]) -> dict[str, float]:
@@ -71,8 +89,12 @@ def perplexity(loss_sums: list[float], tokens: list[int]) -> dict[str, float]:
     return {"loss": loss, "perplexity": math.exp(loss) if loss < LARGEST_EXPONENT else math.inf}
 
 
-def import_libraries(names: Iterable[str]) -> None:
-    """Import what these metrics need, so that no evaluation's time has it in it. Names of a user's own mean nothing."""
+def import_libraries(names: Iterable[str], modules: Iterable[str] = ()) -> None:
+    """Import what these metrics need, and a recipe's own modules, so that no evaluation's time has it in it. Names of a
+    user's own mean nothing.
+    """
+    for module in modules:
+        importlib.import_module(module)
     if "bleu" in names:
         corpus_bleu(["a"], ["a"])  # sacrebleu loads its tokenizer at the first use
 

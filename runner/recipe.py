@@ -53,8 +53,13 @@ class Recipe:
     may_be_empty: ClassVar[tuple[str, ...]] = ()  # of those, the ones that may hold empty text
     may_be_lists: ClassVar[tuple[str, ...]] = ()  # of those, the ones that may hold a list of texts
     label_column: ClassVar[str | None] = None  # of those, the one with class labels
+    label_lists: ClassVar[bool] = False  # whether a row has a list of class labels: `labels_of` reads it
+    target_columns: ClassVar[
+        tuple[str, ...]
+    ] = ()  # of those, the ones `row_problem` checks; a test split may lack them
     metrics: ClassVar[tuple[str, ...]] = ()  # names that `score` returns
-    checks_rows: ClassVar[bool] = False  # whether rows have several layouts: `row_problem` checks them, not each column
+    libraries: ClassVar[tuple[str, ...]] = ()  # packages that `score` imports, of the extra `tasks`
+    checks_rows: ClassVar[bool] = False  # whether rows have several layouts: only `row_problem` checks them
     keeps_rows: ClassVar[bool] = True  # whether one row gives one training row (False: texts are cut into blocks)
 
     def __init__(self, config: RunConfig) -> None:
@@ -106,9 +111,20 @@ class Recipe:
         """Keys to set in the model's own configuration, such as the number of labels."""
         return {}
 
+    def option_problems(self) -> list[Problem]:
+        """Options that do not fit each other or the classes, which are known by then."""
+        return []
+
     def row_problem(self, row: dict[str, Any]) -> str | None:
-        """What is wrong with a row of local data, where `checks_rows`; None where it can be read."""
+        """What is wrong with a row of local data, by column, beside what every recipe checks; None where it is right.
+
+        Asked of every row: a column that it reads may be missing.
+        """
         return None
+
+    def labels_of(self, value: object) -> list[Any]:
+        """The class labels in a value of the label column, where `label_lists`."""
+        return value if isinstance(value, list) else [value]
 
     def adjust_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Change the tokenizer before it is used, the same way at every call."""
@@ -156,6 +172,14 @@ class Recipe:
     def score(self, predictions: list[Any], references: list[Any]) -> dict[str, float]:
         """Metrics of a whole split, computed once, on rank 0. Only rows with a reference are passed."""
         raise NotImplementedError
+
+    def confusion(self, predictions: list[Any], references: list[Any]) -> dict[str, Any] | None:
+        """`names` of the classes, and `counts` (of a reference's class, by predicted class); None for other tasks."""
+        return None
+
+    def answers(self, model: torch.nn.Module, batch: Batch) -> list[dict[str, Any]] | None:
+        """What `python -m runner predict` writes beside each row; None: what fits the model's class."""
+        return None
 
     def metric_definitions(self) -> dict[str, str]:
         """What a metric's name leaves open, by metric: of which class, which average."""

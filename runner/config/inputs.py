@@ -129,6 +129,9 @@ class DatasetConfig(Section):
     rows: dict[str, Int] = Field(
         {}, description="Rows by split, where known without reading the data; filled in from local files."
     )
+    label_counts: dict[str, Int] = Field(
+        {}, description="Training rows by class name, where known; filled in from local files."
+    )
     generated: bool = Field(False, description="True for the bundled samples: generated text, not a benchmark.")
 
     @field_validator("delimiter")

@@ -17,7 +17,7 @@ from runner.data.reading import Findings, ReadLog, Row
 from runner.data.source import SplitSource, file_hash
 from runner.data.values import EMPTY, kind_of
 
-SCAN_VERSION = 4
+SCAN_VERSION = 5
 MOST_DISTINCT = 1000  # values of a column that are told apart, where a needed column is missing
 
 
@@ -120,7 +120,8 @@ class _Seen:
     def __init__(self, scan: SplitScan, source: SplitSource) -> None:
         needs = source.needs
         self.scan, self.labels = scan, Counter[str]()
-        self._label, self._row_problem, self._known = needs.label, needs.row_problem, set(scan.columns)
+        self._needs, self._label, self._known = needs, needs.label, set(scan.columns)
+        self._row_problem = needs.row_problem
         self._first = ""
         missing = {*needs.texts, *([needs.label] if needs.label else [])} - self._known
         self.values: dict[str, set[object]] = {name: set() for name in scan.columns} if missing else {}
@@ -132,7 +133,7 @@ class _Seen:
         if row.keys() != self._known:
             self._missing_keys(place, set(row))
         for name, value in row.items():
-            kind = kind_of(value, name == self._label)
+            kind = self._needs.label_kind(value) if name == self._label else kind_of(value)
             if kind is not None:
                 self._found(name, kind, place)
         self._count_label(row)
@@ -157,5 +158,5 @@ class _Seen:
 
     def _count_label(self, row: Row) -> None:
         label = row.get(self._label) if self._label else None
-        if label is not None and kind_of(label, True) is None:
-            self.labels[json.dumps(label, ensure_ascii=False)] += 1
+        if label is not None and self._needs.label_kind(label) is None:
+            self.labels.update(json.dumps(one, ensure_ascii=False) for one in self._needs.labels(label))

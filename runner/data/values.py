@@ -75,8 +75,11 @@ class Needs:
         may_be_lists: of those, the ones that may hold a list of texts.
         optional: of those, the ones that a data set may lack altogether.
         label: the column of class labels.
+        labels_of: the labels in a value of it, where a row has a list of them.
+        targets: columns that only `row_problem` checks.
         judged: whether a row without a label is of no use (the training split).
-        row_problem: the recipe's own check of a whole row, in place of the columns'.
+        row_problem: the recipe's own check of a whole row.
+        whole_rows: whether that is in place of the columns' checks.
     """
 
     texts: tuple[str, ...]
@@ -86,6 +89,9 @@ class Needs:
     label: str | None = None
     judged: bool = False
     row_problem: Callable[[Row], str | None] | None = None
+    whole_rows: bool = False
+    labels_of: Callable[[Any], list[Any]] | None = None
+    targets: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, recipe: Recipe, split: str) -> Needs:
@@ -96,24 +102,29 @@ class Needs:
 
         label = recipe.column(recipe.label_column) if recipe.label_column else None
         return cls(
-            mapped(tuple(name for name in recipe.columns if name != recipe.label_column)),
+            mapped(tuple(name for name in recipe.columns if name not in (recipe.label_column, *recipe.target_columns))),
             mapped(recipe.may_be_empty),
             mapped(recipe.may_be_lists),
             mapped(recipe.optional_columns),
             label,
             split == "train",
-            recipe.row_problem if recipe.checks_rows else None,
+            recipe.row_problem if type(recipe).row_problem is not Recipe.row_problem else None,
+            recipe.checks_rows,
+            recipe.labels_of if recipe.label_lists else None,
+            mapped(recipe.target_columns),
         )
 
     @cached_property
     def key(self) -> list[object]:
         """What tells these needs from others, for the names of kept answers."""
-        return [self.texts, self.may_be_empty, self.may_be_lists, self.optional, self.label, self.judged]
+        parts = [self.texts, self.may_be_empty, self.may_be_lists, self.optional, self.label, self.judged, self.targets]
+        return [*parts, self.labels_of is not None]
 
     def fault(self, row: Row) -> str | None:
         """Why a row is of no use, in words; None for a good one."""
-        if self.row_problem is not None:
-            return self.row_problem(row)
+        own = self.row_problem(row) if self.row_problem is not None else None
+        if own is not None or self.whole_rows:
+            return own
         for column in self.texts:
             if column not in row and column in self.optional:
                 continue
@@ -122,10 +133,19 @@ class Needs:
                 return f"{column!r} holds {kind}"
         if self.label is None:
             return None
-        kind = kind_of(row.get(self.label), label=True)
-        if kind is None and self.judged and as_label(row[self.label]) == HIDDEN:
+        kind = self.label_kind(row.get(self.label))
+        if kind is None and self.judged and self.labels_of is None and as_label(row[self.label]) == HIDDEN:
             kind = HIDDEN_LABEL
         return None if kind is None else f"{self.label!r} holds {kind}"
+
+    def labels(self, value: object) -> list[object]:
+        """The class labels in a value of the label column."""
+        return [value] if self.labels_of is None or value is None else self.labels_of(value)
+
+    def label_kind(self, value: object) -> str | None:
+        """Like `kind_of`, of a value of the label column."""
+        kinds = (kind_of(label, label=True) for label in self.labels(value))
+        return next((kind for kind in kinds if kind is not None), None)
 
     def allows(self, column: str, kind: str) -> bool:
         """Whether a text column may hold a value of this kind."""

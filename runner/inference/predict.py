@@ -71,7 +71,7 @@ def check_columns(recipe: Recipe, rows: list[dict[str, Any]], file: Path) -> Non
 def _labels(recipe: Recipe) -> tuple[str, ...]:
     """Columns that hold what is to be predicted."""
     own = (recipe.label_column,) if recipe.label_column else ()
-    return (*own, "target", "reference", "response")
+    return (*own, *recipe.target_columns, "target", "reference", "response")
 
 
 def predict(
@@ -95,6 +95,8 @@ def predict(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = getattr(transformers, recipe.auto_class).from_pretrained(folder).float().to(device).eval()
     answers = _ANSWERS.get(recipe.auto_class, recipe_answers)
+    if type(recipe).answers is not Recipe.answers:
+        answers = own_answers
     size = config.train.eval_micro_batch_size
     for start in range(0, len(rows), size):
         batch = rows[start : start + size]
@@ -113,7 +115,7 @@ def _tensors(
 ) -> Batch:
     """The rows as the recipe's batch, labels left out, on the model's device."""
     names = list(dict.fromkeys(key for row in rows for key in row))
-    labels = {recipe.column(name) for name in _labels(recipe) if recipe.label_column == name}
+    labels = {recipe.column(name) for name in (recipe.label_column, *recipe.target_columns) if name is not None}
     columns = {name: [row.get(name) for row in rows] for name in names if name not in labels}
     features = recipe.features(columns, tokenizer)
     count = len(next(iter(features.values())))
@@ -165,6 +167,14 @@ def recipe_answers(
     return [{"prediction": sample} for sample in recipe.samples(found)]
 
 
+def own_answers(
+    model: PreTrainedModel, recipe: Recipe, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """What the recipe's `answers` says."""
+    tensors = {key: value for key, value in _tensors(model, recipe, tokenizer, rows).items() if key != "labels"}
+    return recipe.answers(model, tensors) or []
+
+
 _NEW_TOKENS = 64
 _ANSWERS: dict[str, Answers] = {
     "AutoModelForSequenceClassification": class_probabilities,
@@ -186,7 +196,12 @@ def write(rows: Sequence[dict[str, Any]], output: Path) -> None:
             else:
                 writer = csv.DictWriter(file, fieldnames=list(dict.fromkeys(key for row in rows for key in row)))
                 writer.writeheader()
-                writer.writerows(rows)
+                writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
         os.replace(partial, output)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _cell(value: object) -> object:
+    """A list as JSON text, which other programs read; other values as they are."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value

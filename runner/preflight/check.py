@@ -68,6 +68,7 @@ def check(composed: Composed, starting: bool = True) -> Checked:
     )
     recipe = _recipe(config, problems)
     problems += check_data(config, recipe, composed.explicit)  # counts the rows that others ask for
+    problems += recipe.option_problems() if all(problem.severity != "error" for problem in problems) else []
     problems += check_bundled_tokenizer(config) + (
         check_architecture(config, recipe) if builds_from_facts(config) else []
     )

@@ -70,7 +70,7 @@ def _column(recipe: Recipe, name: str, scans: Mapping[str, SplitScan]) -> list[P
     lacking = {
         split: scan
         for split, scan in scans.items()
-        if not _has(scan, column) and not (split == "test" and name == recipe.label_column)
+        if not _has(scan, column) and not (split == "test" and name in (recipe.label_column, *recipe.target_columns))
     }
     if not lacking:
         return []
@@ -206,8 +206,8 @@ def text_problems(config: RunConfig, recipe: Recipe, scans: Mapping[str, SplitSc
     """Values that are no text where text is needed, and what is read as text without being any."""
     problems = []
     for split, scan in scans.items():
+        problems += _wrong_rows(config, split, scan)
         if recipe.checks_rows:
-            problems += _wrong_rows(config, split, scan)
             continue
         needs = Needs.of(recipe, split)
         for column in needs.texts:

@@ -36,7 +36,7 @@ def label_problems(config: RunConfig, recipe: Recipe, scans: Mapping[str, SplitS
     if any(problem.severity == "error" for problem in problems):
         return problems
     if "train" in scans:
-        wrong = _no_classes(config, column, distinct(scans["train"].labels), scans["train"].rows)
+        wrong = _no_classes(config, column, distinct(scans["train"].labels), scans["train"].rows, recipe.label_lists)
         problems += [wrong] if wrong else _which_number(config, scans) or _one_label_map(config, scans["train"])
     elif not config.dataset.label_names:
         why = "without a training split the class names must be given"
@@ -93,16 +93,21 @@ def _one_label_map(config: RunConfig, train: SplitScan) -> list[Problem]:
         why = f"these names do not fit the labels of the training split: {_plain(found)}"
         fix = "name every label, or every id from 0 on, or leave it to the data with dataset.label_names=null"
         return [Problem("dataset.label_names", _listed(given), why, fix)]
-    config.dataset.label_names = label_names(found, given)
+    names_by_id = label_names(found, given)
+    config.dataset.label_names, known = names_by_id, LabelMap(names_by_id)
+    counts = dict.fromkeys(names_by_id, 0)
+    for encoded, count in train.labels.items():
+        counts[names_by_id[known.id_of(json.loads(encoded))]] += count
+    config.dataset.label_counts = counts
     return []
 
 
-def _no_classes(config: RunConfig, column: str, found: list[object], rows: int) -> Problem | None:
+def _no_classes(config: RunConfig, column: str, found: list[object], rows: int, lists: bool) -> Problem | None:
     """Numbers on a scale, an id or a text for each row, or more classes than anyone means by accident."""
     shown = ", ".join(shortened(str(value), 40) for value in found[:4])
     if any(isinstance(value, float) for value in found):
         return on_split(config, "train", f"labels are no classes, they are numbers on a scale: {shown}, …", _NO_CLASSES)
-    if len(found) > 2 and len(found) > max(rows // 2, 2) and (len(found) == rows or rows >= 20):
+    if not lists and len(found) > 2 and len(found) > max(rows // 2, 2) and (len(found) == rows or rows >= 20):
         why = (
             f"labels are no classes: column {column!r} holds {len(found):,} different values in {rows:,} rows "
             f"({shown}, …)"

@@ -33,4 +33,8 @@ def _metric_libraries(recipe: Recipe) -> list[Problem]:
                     f"pip install {library}",
                 )
             )
+    for library in recipe.libraries:
+        if not is_installed(library.partition(".")[0]):
+            why = f"its metrics are computed by {library}, which is not installed"
+            problems.append(Problem("recipe", recipe.config.recipe.name, why, "pip install 'finetune-runner[tasks]'"))
     return problems

@@ -15,6 +15,7 @@ from runner.samples.make_chats import make_chats
 from runner.samples.make_dialogues import make_dialogues
 from runner.samples.make_paraphrases import make_paraphrases
 from runner.samples.make_stories import make_stories
+from runner.samples.make_tasks import make_tasks
 from runner.samples.make_tokenizers import (
     BLENDERBOT_SETTINGS,
     CHAT_SPECIALS,
@@ -50,6 +51,8 @@ def generate(folder: Path = FOLDER) -> None:
     write_splits(dialogues, folder / "dialogues")
     write_splits(stories, folder / "stories")
     write_splits(chats, folder / "chats")
+    for name, splits in make_tasks().items():
+        write_splits(splits, folder / name)
 
     wordpiece = build_wordpiece(column_texts(paraphrases, "sentence1", "sentence2"))
     word_level = build_word_level(column_texts(dialogues, "texts", "labels"))

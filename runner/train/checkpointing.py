@@ -40,6 +40,7 @@ IN_RECORD = (
     "metrics",
     "best",
     "early_stopping",
+    "confusion",
     "samples_seen",
     "optimizer_steps",
     "time_to_first_step_seconds",

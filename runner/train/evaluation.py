@@ -27,12 +27,14 @@ class Evaluation:
         rows: rows predicted.
         scored: rows with a reference.
         classes: see `honesty.class_facts`.
+        confusion: see `Recipe.confusion`.
     """
 
     metrics: dict[str, float]
     rows: int
     scored: int
     classes: dict[str, Any] | None = None
+    confusion: dict[str, Any] | None = None
 
 
 def evaluate(context: RankContext, name: str) -> Evaluation | None:
@@ -120,7 +122,8 @@ def _score(context: RankContext, split: PreparedSplit, name: str, everyone: list
         if references
         else [(p, None) for p in predictions]
     )
-    metrics = recipe.score([p for p, _ in pairs], [r for _, r in pairs]) if pairs else {}
+    scored, true = [p for p, _ in pairs], [r for _, r in pairs]
+    metrics = recipe.score(scored, true) if pairs else {}
     _write_predictions(
         context.output.folder / "predictions" / f"{name}.jsonl",
         recipe.samples(predictions),
@@ -131,7 +134,8 @@ def _score(context: RankContext, split: PreparedSplit, name: str, everyone: list
         metrics={key: float(value) for key, value in metrics.items()},
         rows=len(predictions),
         scored=len(pairs),
-        classes=class_facts(recipe, [p for p, _ in pairs], [r for _, r in pairs]) if references else None,
+        classes=class_facts(recipe, scored, true) if references else None,
+        confusion=recipe.confusion(scored, true) if references and pairs else None,
     )
 
 

@@ -25,7 +25,7 @@ def class_facts(recipe: Recipe, predictions: list[Any], references: list[Any]) -
         `predicted` and `references` (class name → rows), `majority_class`, `majority_baseline` (metric → value); None for
         recipes without classes, and where no row has a reference.
     """  # noqa: E501
-    if recipe.label_column is None or not references:
+    if recipe.label_column is None or recipe.label_lists or not references:
         return None
     right = Counter(references)
     most = max(right, key=lambda label: (right[label], -label if isinstance(label, int) else 0))

@@ -148,6 +148,8 @@ class Training:
                 best=best.for_record(config),
                 optimizer_steps=state.step,
             )
+            if found.confusion is not None and (better or not config.train.load_best_at_end):
+                record.update(confusion={**found.confusion, "split": "validation"})
         return self._newest
 
     def _arm_faults(self) -> None:
@@ -291,7 +293,8 @@ class Training:
 def make_metrics_ready(context: RankContext) -> None:
     """On rank 0: import what scores need, outside the times of training and evaluation."""
     with context.timing.clock.phase("startup"):
-        import_libraries(context.task.recipe.metrics)
+        recipe = context.task.recipe
+        import_libraries(recipe.metrics, recipe.libraries)
 
 
 def evaluate_split(context: RankContext, name: str) -> Evaluation | None:
@@ -312,12 +315,14 @@ def evaluate_only(context: RankContext) -> None:
     """`mode=evaluate`: the splits, without training."""
     clock, record = context.timing.clock, context.output.record
     results: dict[str, dict[str, Any]] = {}
+    confusions: list[dict[str, Any]] = []
     if record is not None:
         make_metrics_ready(context)
     for name in context.task.evaluated:
         began = clock.read()
         found = evaluate_split(context, name)
         assert found is not None, "without training the runner ends its ranks instead of asking them"
+        confusions += [{**found.confusion, "split": name}] if found.confusion is not None else []
         results[name] = {
             "metrics": found.metrics,
             "rows": found.rows,
@@ -333,6 +338,7 @@ def evaluate_only(context: RankContext) -> None:
         first: dict[str, Any] = results.get("validation") or next(iter(results.values()), {"metrics": {}})
         record.update(
             evaluations=results,
+            **({"confusion": confusions[0]} if confusions else {}),
             metrics=first["metrics"],
             optimizer_steps=0,
             peak_memory_bytes=peaks,

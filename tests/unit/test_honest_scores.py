@@ -18,6 +18,7 @@ class Classes:
     """A recipe's part of it: two classes, accuracy and F1 of class 1."""
 
     label_column = "label"
+    label_lists = False
 
     def samples(self, predictions: list[int]) -> list[str]:
         return [NAMES[label] for label in predictions]

@@ -75,6 +75,24 @@ def test_readme_states_the_row_counts() -> None:
         assert "{:,} / {} / {}".format(*counts) in readme
 
 
+@pytest.mark.parametrize(
+    ("sample", "text", "target"),
+    [
+        ("topics", "text", "label"),
+        ("labels", "text", "labels"),
+        ("values", "sentence1", "score"),
+        ("tags", "tokens", "tags"),
+    ],
+)
+def test_task_samples_are_told_apart_and_their_test_rows_have_no_target(sample: str, text: str, target: str) -> None:
+    splits = {split: read(sample, split) for split in ("train", "validation", "test")}
+    assert [len(rows) for rows in splits.values()] == [1200, 200, 100]
+    assert all(list(row) == [text, target] for split in ("train", "validation") for row in splits[split])
+    assert all(list(row) == [text] for row in splits["test"])
+    texts = [str(row[text]) for rows in splits.values() for row in rows]
+    assert len(set(texts)) == len(texts)
+
+
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_pairs_are_balanced_and_their_labels_right(split: str) -> None:
     rows = read("paraphrases", split)
