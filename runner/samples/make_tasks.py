@@ -7,7 +7,7 @@ import random
 from itertools import islice
 from typing import Any
 
-from runner.samples.make_paraphrases import CITIES, PEOPLE, THINGS, VERBS, draw_fact, write_sentence
+from runner.samples.make_paraphrases import CITIES, PEOPLE, THINGS, VERBS, Fact, draw_fact, write_sentence
 
 Rows = list[dict[str, Any]]
 TOPICS = ("trade", "work", "find", "repair")  # by verb
@@ -21,7 +21,9 @@ SEED = 20261201
 def topic_row(rng: random.Random) -> dict[str, Any]:
     """A sentence, and what was done in it, as one of four classes."""
     verb = rng.choices(range(len(VERBS)), VERB_WEIGHTS)[0]
-    return {"text": write_sentence(draw_fact(rng)._replace(verb=verb), rng.random() < 0.5, rng), "label": TOPICS[verb]}
+    drawn = draw_fact(rng)
+    fact = Fact(drawn.person, verb, drawn.thing, drawn.city)
+    return {"text": write_sentence(fact, rng.random() < 0.5, rng), "label": TOPICS[verb]}
 
 
 def labels_row(rng: random.Random) -> dict[str, Any]:
