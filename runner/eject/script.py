@@ -122,13 +122,13 @@ def _without_script(config: RunConfig) -> list[Problem]:
     if adapter_of(config).label:
         found.append(Problem("adapter", adapter_of(config).name, "the script trains whole models", "use adapter=none"))
     train = config.train.model_dump(include={"evaluate_every_steps", "early_stopping_patience", "load_best_at_end"})
-    degrees = config.parallel.model_dump()
+    degrees = config.parallel.model_dump(exclude_defaults=True)
     typed = {f"train.{name}": value for name, value in train.items()}
     typed |= {f"parallel.{name}": value for name, value in degrees.items()}
     for key, value in typed.items():
         if value:
-            without = "false" if value is True else "null"
-            found.append(Problem(key, value, "the script does not know this", f"use {key}={without}"))
+            fix = f"use {key}={'false' if value is True else 'null'}" if key.startswith("train.") else "leave it out"
+            found.append(Problem(key, value, "the script does not know this", fix))
     return found
 
 

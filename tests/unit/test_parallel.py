@@ -147,6 +147,7 @@ LLAMA = {
         ((*LLAMA4, "launcher=fsdp", "parallel.tensor=2"), "launcher=fsdp cannot split a model this way"),
         ((*LLAMA4, "parallel.tensor=2", "offload=optimizer_cpu"), "together with offload it is not proved here"),
         ((*LLAMA4, "zero_stage=3", "parallel.tensor=2", "parallel.hybrid_shard=2"), "with parallel.hybrid_shard"),
+        ((*LLAMA4, "parallel.tensor=2", "adapter=lora"), "together with adapter it is not proved here"),
         ((*LLAMA4, "model.config.model_type=olmo2", "parallel.tensor=2"), "not of Llama's kind"),
     ],
 )
@@ -208,3 +209,8 @@ def test_all_ways_are_shown_when_asked_for() -> None:
     assert {"ZeRO-3 + hybrid shard 2", "FSDP + hybrid shard 2", "ZeRO-1 + tensor 2", "ZeRO-3 + tensor 2"} <= shown
     assert not any("tensor 4" in name or ("tensor" in name and "DDP" in name) for name in shown)
     assert not any("tensor" in found.name or "hybrid" in found.name for found in alternatives(workload))
+
+
+def test_an_optimizer_of_whole_matrices_is_refused_where_ranks_share_layers() -> None:
+    lines = refused(*LLAMA4, "zero_stage=0", "parallel.tensor=2", "optimizer=adafactor")
+    assert any("parallel.tensor=2 cuts them" in line for line in lines)

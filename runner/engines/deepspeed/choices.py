@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from runner.adapters import adapter_of
 from runner.config.schema import RunConfig
 from runner.config.sequence_limits import architecture_facts
 from runner.engines.base import Rule
@@ -74,6 +75,7 @@ def _tensor(config: RunConfig) -> list[Problem]:
         "zero.partition_at_load": zero_section(config).partition_at_load,
         "offload": offload_section(config).name != "none",
         "precision": config.precision.name == "fp16",
+        "adapter": bool(adapter_of(config).label),  # AutoTP does not know peft's layers
     }
     found = [name for name, chosen in beside.items() if chosen]
     why = f"together with {' and '.join(found)} it is not proved here"

@@ -175,9 +175,10 @@ class Engine(base.Engine):
 
     @override
     def cuts_weights(self, config: RunConfig) -> str | None:
-        """Stages 1 to 3 flatten weights and cut them anywhere."""
+        """Stages 1 to 3 flatten weights and cut them anywhere; ranks that share a layer hold parts of it."""
         stage = zero_section(config).stage
-        return f"ZeRO {stage}" if stage else None
+        degree = config.parallel.tensor
+        return f"ZeRO {stage}" if stage else f"parallel.tensor={degree}" if degree > 1 else None
 
     @override
     def offloads_optimizer(self, config: RunConfig) -> bool:
