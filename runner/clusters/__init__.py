@@ -16,6 +16,7 @@ def by_name(name: str) -> Cluster:
     from runner.clusters.local import Local
     from runner.clusters.nodes import Nodes
     from runner.clusters.slurm import Slurm
+    from runner.clusters.spark import Spark
 
-    known: dict[str, Cluster] = {"local": Local(), "nodes": Nodes(), "slurm": Slurm()}
+    known: dict[str, Cluster] = {"local": Local(), "nodes": Nodes(), "slurm": Slurm(), "spark": Spark()}
     return known[name]

@@ -112,7 +112,7 @@ class LauncherConfig(Section):
     num_processes: Ranks | Literal["auto"] = Field(
         "auto", description="Ranks on this machine, at most 1024; auto: one per visible GPU, or 2 on CPU."
     )
-    num_nodes: Int = Field(1, ge=1, le=65536, description="Machines; more than 1 needs cluster=nodes or cluster=slurm.")
+    num_nodes: Int = Field(1, ge=1, le=65536, description="Machines; more than 1 needs another `cluster` than local.")
     gpu_ids: Text = Field("all", description="Visible GPU ids to use, comma separated, or all.")
     main_process_port: Int | None = Field(
         None, ge=1, le=65535, description="Port of the rendezvous on this machine; null: a free one."
@@ -144,19 +144,27 @@ class LauncherConfig(Section):
 
 
 class ClusterConfig(Section):
-    """Where ranks run: this machine, machines that reach each other, or Slurm. A key of another cluster is an error."""
+    """Where ranks run: this machine, machines that reach each other, Slurm or Spark. A key of another cluster is an
+    error.
+    """
 
-    name: Literal["local", "nodes", "slurm"] = Field(
+    name: Literal["local", "nodes", "slurm", "spark"] = Field(
         "local", description="Name of the cluster, as chosen by `cluster=`."
     )
     interface: Text | None = Field(
-        None, description="nodes, slurm: network interface between the nodes; null: the one that reaches the head."
+        None,
+        description="nodes, slurm, spark: network interface between the machines; null: the one that reaches the head "
+        "(or the driver).",
     )
     join_timeout_seconds: Float = Field(
-        600.0, gt=0, description="nodes, slurm: longest wait for a node before ranks start."
+        600.0,
+        gt=0,
+        description="nodes, slurm, spark: longest wait for a node, or for Spark's slots, before ranks start.",
     )
     node_timeout_seconds: Float = Field(
-        60.0, ge=5, description="nodes, slurm: a node (or the head) silent for so long ends the run."
+        60.0,
+        ge=5,
+        description="nodes, slurm, spark: a machine (or the head, the driver) silent for so long ends the run.",
     )
     hosts: list[Text] | None = Field(
         None, description="nodes: machines to start on over ssh; the first is the one where the command is typed."
@@ -191,6 +199,15 @@ class ClusterConfig(Section):
     wait: bool = Field(False, description="slurm: stay until the run has ended and return its exit status.")
     setup: list[Text] = Field([], description="slurm: shell lines before the run (module load, source).")
     options: dict[str, Text] = Field({}, description="slurm: further options of sbatch, without the leading --.")
+    master: Text | None = Field(
+        None,
+        description="spark: the master's URL, spark://HOST:7077; null: the session that is there (a notebook's), else "
+        "MASTER, else local[ranks].",
+    )
+    local_mode: bool = Field(
+        False, description="spark: all ranks on the driver's machine, by the distributor's local mode."
+    )
+    conf: dict[str, Text] = Field({}, description="spark: settings of a new session, e.g. spark.executor.memory: 8g.")
 
 
 class CheckpointConfig(Section):

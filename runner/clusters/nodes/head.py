@@ -116,7 +116,7 @@ class Head:
         self._addresses = {number: self._store.get(f"probed/{number}") for number in self._others}
         apart = [number for number in self._others if not self._addresses[number]["shared"]]
         self._shared = not apart
-        if not apart or not (resumed or _writes_checkpoints(self._config)):
+        if not apart or not (resumed or writes_checkpoints(self._config)):
             return []
         if not there:
             shutil.rmtree(run_dir, ignore_errors=True)
@@ -236,7 +236,8 @@ class Head:
         return [number for number, (_, seen) in self._beats.items() if now - seen > GONE_SECONDS]
 
 
-def _writes_checkpoints(config: RunConfig) -> bool:
+def writes_checkpoints(config: RunConfig) -> bool:
+    """Whether a run may come to write one."""
     asked = config.checkpoint
     wanted = (asked.every_steps, asked.every_epoch, asked.every_minutes, asked.keep_best, asked.on_preemption)
     return config.mode == "train" and any(wanted)
