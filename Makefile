@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test test-cluster lint soak bench docs clean
+.PHONY: help setup run check test test-cluster test-spark lint soak bench docs clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -46,6 +46,11 @@ soak: $(STAMP) ## the long tests: random kills and signals, trials of fit, 100 M
 test-cluster: $(STAMP) ## two nodes as network namespaces, and a Slurm of them (root, Debian packages)
 	tests/rigs/install
 	$(PYTEST) -m cluster tests/cluster
+
+test-spark: $(STAMP) ## a standalone Spark of two nodes without a shared disk (root, Java, pyspark: 460 MB)
+	tests/rigs/install java openjdk-17-jre-headless
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[spark]"
+	$(PYTEST) -m spark tests/spark
 
 bench: $(STAMP) ## the figures of benchmarks/, as ratios
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks

@@ -34,6 +34,7 @@ OPEN_SECTIONS = (
     "dataset.columns",
     "recipe.batch_by_launcher",
     "cluster.options",
+    "cluster.conf",
     "tracker.tags",
 )
 

@@ -41,6 +41,7 @@ KINDS: dict[str, ClusterKind] = {
         ),
         True,
     ),
+    "spark": ClusterKind(frozenset((*_BETWEEN_NODES, "master", "local_mode", "conf")), True),
 }
 
 

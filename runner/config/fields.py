@@ -47,6 +47,21 @@ def integer_text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _dotted(value: object) -> object:
+    """`a.b=c` as Hydra reads it, {a: {b: c}}, is the setting a.b again, its value as text."""
+    if not isinstance(value, dict):
+        return value
+    flat: dict[str, object] = {}
+    for name, item in value.items():
+        if isinstance(item, dict):
+            flat |= {f"{name}.{inner}": text for inner, text in _dotted(item).items()}
+        elif isinstance(item, (bool, int, float)):
+            flat[name] = str(item).lower()
+        else:
+            flat[name] = item
+    return flat
+
+
 def _finite(value: object, key: str = "") -> object:
     """Infinity and NaN are no JSON, wherever in an open mapping they stand."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -68,6 +83,7 @@ Int = Annotated[
 ]
 Float = Annotated[float, BeforeValidator(_numeric_text), BeforeValidator(no_truth_value), Field(allow_inf_nan=False)]
 Text = Annotated[str, BeforeValidator(integer_text)]
+Settings = Annotated[dict[str, str], BeforeValidator(_dotted)]
 Open = Annotated[dict[str, Any], AfterValidator(_finite)]
 Count = Annotated[Int, Field(ge=1)]
 DecayRate = Annotated[Float, Field(ge=0.0, lt=1.0)]

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, create_model
 from pydantic_core import PydanticCustomError
 
 from runner import adapters, engines
-from runner.config.fields import Float, Int, Open, Ranks, Section, Text, Threads
+from runner.config.fields import Float, Int, Open, Ranks, Section, Settings, Text, Threads
 from runner.config.inputs import DatasetConfig, ModelConfig, RecipeConfig
 from runner.config.optimization import OptimizerConfig, SchedulerConfig
 from runner.parallel.config import ParallelConfig
@@ -207,7 +207,7 @@ class ClusterConfig(Section):
     local_mode: bool = Field(
         False, description="spark: all ranks on the driver's machine, by the distributor's local mode."
     )
-    conf: dict[str, Text] = Field({}, description="spark: settings of a new session, e.g. spark.executor.memory: 8g.")
+    conf: Settings = Field({}, description="spark: settings of a new session: cluster.conf.spark.executor.memory=8g.")
 
 
 class CheckpointConfig(Section):

@@ -14,6 +14,8 @@ from runner.clusters.nodes.ssh import hosts_of
 from runner.clusters.slurm.agent import _bounded
 from runner.clusters.slurm.cluster import Slurm
 from runner.clusters.slurm.job_script import options, script
+from runner.clusters.spark import Spark
+from runner.clusters.spark.session import master_problem
 from runner.compose import compose_run
 from runner.config.schema import RunConfig
 from runner.errors import RequestError
@@ -70,6 +72,45 @@ def test_keys_of_another_cluster_are_errors() -> None:
         "leave it out, or choose its cluster with cluster=nodes",
         "error: cluster.partition: cluster=local does not read this key; it reads none; "
         "leave it out, or choose its cluster with cluster=slurm",
+    ]
+
+
+def spark_problems(*overrides: str) -> list[str]:
+    composed = compose_run(["cluster=spark", *overrides])
+    return [problem.line() for problem in Spark().problems(composed.config, composed.explicit)]
+
+
+def test_a_spark_run_is_refused_before_a_session_where_it_cannot_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyspark and Java are told to be there, or not: this machine may have either."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    assert spark_problems("launcher.max_restarts=1", "cluster.conf.spark.master=yarn", "cluster.time_minutes=3") == [
+        "error: cluster.time_minutes: cluster=spark does not read this key; it reads cluster.conf, cluster.interface, "
+        "cluster.join_timeout_seconds, cluster.local_mode, cluster.master, cluster.node_timeout_seconds; "
+        "leave it out, or choose its cluster with cluster=slurm",
+        "error: launcher.max_restarts=1: Spark's distributors do not start ranks again; "
+        "leave it out, and resume the run",
+        "error: cluster.conf.spark.master=yarn: the runner sets it; use cluster.master",
+        "error: cluster=spark: it needs pyspark, which is not installed; "
+        "pip install 'finetune-runner[spark]', or use cluster=local",
+    ]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    (line,) = spark_problems()
+    assert line == (
+        "error: cluster=spark: Spark needs Java 17 or newer (no bin/java in JAVA_HOME=/nowhere); install a Java runtime"
+    )
+    monkeypatch.setenv("SPARK_REMOTE", "sc://host")
+    assert "unset SPARK_REMOTE" in spark_problems()[0]
+
+
+def test_a_master_that_nobody_answers_for_is_told_at_once() -> None:
+    told = [master_problem(text) for text in ("spark://127.0.0.1:1", "http://host:7077", "yarn", "local[2]")]
+    assert [problem and problem.why.partition(" (")[0] for problem in told] == [
+        "nobody answers there",
+        "this is no master of Spark",
+        None,
+        None,
     ]
 
 

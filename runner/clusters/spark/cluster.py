@@ -12,9 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.clusters.cluster import foreign_keys
+from typing_extensions import override
+
 from runner.clusters.local import Local
 from runner.compose import Composed
+from runner.config.clusters import foreign_keys
 from runner.config.schema import RunConfig
 from runner.errors import Problem, RequestError
 
@@ -34,12 +36,11 @@ class Spark(Local):
     """Ranks under a Spark driver. State and stop are those of a local run: the driver holds the record."""
 
     name = "spark"
-    keys = frozenset(("interface", "join_timeout_seconds", "node_timeout_seconds", "master", "local_mode", "conf"))
-    several_machines = True
 
+    @override
     def problems(self, config: RunConfig, explicit: Collection[str]) -> list[Problem]:
         """Keys, pyspark, Java, and whether a standalone master listens."""
-        found = foreign_keys(self, explicit)
+        found = foreign_keys(self.name, explicit)
         found += [Problem(key, None, why, "leave it out") for key, why in NO_EFFECT.items() if key in explicit]
         if config.launcher.max_restarts:
             why = "Spark's distributors do not start ranks again"
@@ -53,9 +54,10 @@ class Spark(Local):
         found += _software()
         return found or _master(config)
 
+    @override
     def submit(self, composed: Composed, started: float) -> int:
         """Run it from this process, which is the driver."""
-        from runner.cli.single_run import run_here
+        from runner.single_run import run_here
         from runner.clusters.spark.session import open_session
 
         session = open_session(composed.config)
@@ -69,9 +71,10 @@ class Spark(Local):
         finally:
             session.stop()
 
+    @override
     def resume(self, run_dir: Path, overrides: list[str], config: RunConfig, started: float) -> int:
         """As `submit`."""
-        from runner.cli.resume import resume_here
+        from runner.single_run import resume_here
         from runner.clusters.spark.session import open_session
 
         session = open_session(config)

@@ -59,8 +59,13 @@ def run_rank(invitation: Invitation) -> str:
             _settle(folder, header, told)
         _wait_for(folder / ".complete")
     os.environ.update(_environment(run_dir, header))
-    os.environ["RUNNER_AGENT_START"] = str(arrived - header["elapsed"])
-    os.environ["RUNNER_CONTROL_STORE"] = invitation.store
+    from runner.rundir.opening import AGENT_START
+    from runner.rundir.requests import CONTROL_STORE
+
+    os.environ[AGENT_START] = str(arrived - header["elapsed"])
+    os.environ[CONTROL_STORE] = invitation.store
+    if os.environ["RANK"] == "0":
+        _describe_machine(run_dir)
 
     from runner.launch.rank_process import rank_entry
 
@@ -131,6 +136,15 @@ def _environment(run_dir: Path, header: dict[str, Any]) -> dict[str, str]:
     if config.launcher.device == "cuda":
         kept.pop("CUDA_VISIBLE_DEVICES", None)  # which of this machine's it has is Spark's to say
     return kept | network_variables(own_address(header["host"], 0), config.cluster.interface)
+
+
+def _describe_machine(run_dir: Path) -> None:
+    """The record was opened on the driver; the figures are this machine's."""
+    from runner import machine, rundir
+    from runner.rundir.record import Record
+
+    hardware = machine.description(rundir.read_config(run_dir).launcher.gpu_ids)
+    Record.read(run_dir).update(hardware=hardware)
 
 
 def _start_companion(invitation: Invitation, agent: int, folder: Path, header: dict[str, Any], shared: bool) -> None:

@@ -105,8 +105,11 @@ def open_session(config: RunConfig) -> Session:
             raise RequestError(Problem("cluster.master", wanted, why, "leave it out, or stop that session"))
         return session
     master = wanted or os.environ.get("MASTER") or f"local[{plan.world_size(resolve_machine(config)[0])}]"
-    if master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    interpreter = config.cluster.conf.get("spark.pyspark.python") or (
+        sys.executable if master.startswith("local") else None
+    )
+    if interpreter:  # only spark-submit reads that setting
+        os.environ.setdefault("PYSPARK_PYTHON", interpreter)
     builder: Any = SparkSession.builder
     builder = builder.master(master).appName("finetune-runner").config("spark.ui.showConsoleProgress", "false")
     for key, value in config.cluster.conf.items():
