@@ -19,6 +19,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/spark" in str(item.path):
             item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.timeout(600))  # several runs in one session
             if lacking or importlib.util.find_spec("pyspark") is None:
                 item.add_marker(pytest.mark.skip(reason="it needs root, iproute2, Java and pyspark"))
 
