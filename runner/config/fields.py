@@ -47,10 +47,12 @@ def integer_text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _dotted(value: object) -> object:
+def _settings(value: object) -> object:
+    return _dotted(value) if isinstance(value, dict) else value
+
+
+def _dotted(value: dict[str, object]) -> dict[str, object]:
     """`a.b=c` as Hydra reads it, {a: {b: c}}, is the setting a.b again, its value as text."""
-    if not isinstance(value, dict):
-        return value
     flat: dict[str, object] = {}
     for name, item in value.items():
         if isinstance(item, dict):
@@ -83,7 +85,7 @@ Int = Annotated[
 ]
 Float = Annotated[float, BeforeValidator(_numeric_text), BeforeValidator(no_truth_value), Field(allow_inf_nan=False)]
 Text = Annotated[str, BeforeValidator(integer_text)]
-Settings = Annotated[dict[str, str], BeforeValidator(_dotted)]
+Settings = Annotated[dict[str, str], BeforeValidator(_settings)]
 Open = Annotated[dict[str, Any], AfterValidator(_finite)]
 Count = Annotated[Int, Field(ge=1)]
 DecayRate = Annotated[Float, Field(ge=0.0, lt=1.0)]

@@ -57,14 +57,14 @@ class Spark(Local):
     @override
     def submit(self, composed: Composed, started: float) -> int:
         """Run it from this process, which is the driver."""
-        from runner.single_run import run_here
         from runner.clusters.spark.session import open_session
+        from runner.single_run import run_here
 
         session = open_session(composed.config)
         try:
             config = _with_device(session, composed.config)
 
-            def join(checked: Checked | None, problems: list[Problem], stop: Stopping) -> Launch:
+            def join(checked: Checked | None, _problems: list[Problem], stop: Stopping) -> Launch:
                 return _join(session, started, checked, stop, resumed=False)
 
             return run_here(replace(composed, config=config), started, join)
@@ -74,8 +74,8 @@ class Spark(Local):
     @override
     def resume(self, run_dir: Path, overrides: list[str], config: RunConfig, started: float) -> int:
         """As `submit`."""
-        from runner.single_run import resume_here
         from runner.clusters.spark.session import open_session
+        from runner.single_run import resume_here
 
         session = open_session(config)
         try:

@@ -16,7 +16,7 @@ import tarfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from runner.clusters.spark.companion import keep_alive
 from runner.rundir.heartbeat import HEARTBEATS
@@ -130,7 +130,9 @@ class _Connection(socketserver.StreamRequestHandler):
         self.wfile.write(json.dumps(self.server.header).encode() + b"\n")
         wanted = json.loads(self.rfile.readline())
         if wanted["files"]:
-            send(self.wfile, self.server.brought, [self.server.inputs[key] for key in wanted["inputs"]])
+            send(
+                cast(IO[bytes], self.wfile), self.server.brought, [self.server.inputs[key] for key in wanted["inputs"]]
+            )
 
     def _listen(self, host: str) -> None:
         self.server.joined(self.connection, host)
@@ -149,7 +151,7 @@ class _Connection(socketserver.StreamRequestHandler):
         self.server.ended.wait()  # a companion that has sent everything stays until Spark has the ranks' result
 
 
-def send(stream: Any, texts: dict[str, str], inputs: list[dict[Path, str]]) -> None:
+def send(stream: IO[bytes], texts: dict[str, str], inputs: list[dict[Path, str]]) -> None:
     """Rendered files and inputs as a tar."""
     with tarfile.open(fileobj=stream, mode="w|") as archive:
         for name, text in texts.items():

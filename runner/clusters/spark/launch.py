@@ -9,7 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from runner import rundir
 from runner.clusters.nodes.control import Store
@@ -21,6 +23,7 @@ from runner.clusters.spark.travel import inputs_of
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.errors import Problem, RequestError
+from runner.execution import Launch
 from runner.launch.host_client import Host
 from runner.launch.host_pool import needs_no_hub
 from runner.launch.process_signals import STOPPING
@@ -29,12 +32,15 @@ from runner.rundir.rank_errors import errors_of_attempt
 from runner.rundir.requests import STOP_FILE
 from runner.trackers import credential_variables
 
+if TYPE_CHECKING:
+    from pyspark.ml.torch.distributor import TorchDistributor
+
 POLL_SECONDS = 0.1
 OTHERS_END_SECONDS = 6.0  # from a rank's own error to the others' ends
 RENDERED = (".yaml", ".json", ".sh")
 
 
-def distributor(config: RunConfig, run_dir: Path | None, is_local: bool) -> Any:
+def distributor(config: RunConfig, run_dir: Path | None, is_local: bool) -> TorchDistributor:
     """Spark's own: DeepspeedTorchDistributor where the engine has rendered a DeepSpeed JSON, else TorchDistributor.
 
     Raises:
@@ -57,7 +63,7 @@ def distributor(config: RunConfig, run_dir: Path | None, is_local: bool) -> Any:
         ) from None
 
 
-class SparkLaunch:
+class SparkLaunch(Launch):
     """The ranks of one run under Spark.
 
     Args:
@@ -74,6 +80,7 @@ class SparkLaunch:
         self._error: Exception | None = None
         self._failed_at: float | None = None
 
+    @override
     def run(self, host: Host, run_dir: Path, environment: dict[str, str], watch: Callable[[], None]) -> dict[str, Any]:
         """As `Host.run`, but not under the host.
 

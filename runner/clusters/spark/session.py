@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -195,10 +195,10 @@ class Executors:
             self._error = error
 
 
-def _look(probe: dict[str, str]) -> Callable[[Any], list[dict[str, Any]]]:
+def _look(probe: dict[str, str]) -> Callable[[Iterable[int]], list[dict[str, Any]]]:
     """A function that pickles by value: executors may lack the runner."""
 
-    def look(_rows: Any) -> list[dict[str, Any]]:
+    def look(_rows: Iterable[int]) -> list[dict[str, Any]]:
         import socket
         from pathlib import Path
 
