@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from runner.clusters.nodes.facts import Facts, findings
+from runner.compat.spark_slots import slots
 from runner.config import plan
 from runner.config.resolve import resolve_machine
 from runner.config.schema import RunConfig
@@ -55,8 +56,7 @@ class Session:
 
     def slots(self) -> int:
         """Tasks that can run at the same time on the executors that are there by now."""
-        scala: Any = self.spark.sparkContext._jsc.sc()
-        return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().resourceProfileFromId(0)))
+        return slots(self.spark)
 
     def wait_for_slots(
         self, wanted: int, seconds: float, asked: Callable[[], bool], say: Callable[[str], None]
