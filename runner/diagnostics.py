@@ -13,18 +13,16 @@ import re
 import shutil
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from runner import machine, paths
 from runner.config.schema import RunConfig
-from runner.engines.deepspeed import ops
+from runner.engines import every_engine
+from runner.machine import Finding
 from runner.memory.amounts import ask, host_memory_bytes
 
-Level = Literal["problem", "warning", "ok"]
 NEEDED = (
     "torch",
     "transformers",
@@ -42,21 +40,6 @@ GIB = 2**30
 SMALL_ROOT_BYTES = 100 * GIB
 LITTLE_FREE_BYTES = 20 * GIB
 HUB_TIMEOUT_SECONDS = 3.0
-STALE_LOCK_SECONDS = 900.0
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One true statement about the machine, and what to do about it."""
-
-    level: Level
-    topic: str
-    text: str
-    fix: str = ""
-
-    def as_dict(self) -> dict[str, str]:
-        """JSON-able."""
-        return asdict(self)
 
 
 def examine() -> list[Finding]:
@@ -108,20 +91,11 @@ def _conflicts(package: str) -> Iterator[str]:
             )
 
 
-def torch_cuda() -> str | None:
-    """CUDA version that the installed torch was built for, read from its version file; None for a CPU build."""
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
-        return None
-    match = re.search(r"^cuda[^=]*=\s*'([\d.]+)'", Path(found.origin).with_name("version.py").read_text(), re.MULTILINE)
-    return match.group(1) if match else None
-
-
 def check_devices() -> Iterator[Finding]:
     """GPUs, their memory, and whether torch and the driver can use them; otherwise the CPU's memory."""
     memory, cores = host_memory_bytes() / GIB, machine.physical_cores()
     yield Finding("ok", "machine", f"{cores} CPU cores, {memory:.0f} GiB of main memory")
-    gpus, cuda = machine.visible_devices(), torch_cuda()
+    gpus, cuda = machine.visible_devices(), machine.torch_cuda()
     if not gpus:
         hidden = bool(machine.installed_devices())
         why = "CUDA_VISIBLE_DEVICES hides the GPUs" if hidden else "no GPU found (nvidia-smi lists none)"
@@ -206,7 +180,7 @@ def check_interconnect() -> Iterator[Finding]:
 
 
 def check_compilers() -> Iterator[Finding]:
-    """Compilers on PATH, DeepSpeed's ops that can be built with them, ops already built, and builds left locked."""
+    """Compilers on PATH, and what the engines say of them."""
     tools = {name: shutil.which(name) for name in ("g++", "ninja", "nvcc")}
     there, absent = [name for name, path in tools.items() if path], [name for name, path in tools.items() if not path]
     words = [
@@ -214,61 +188,8 @@ def check_compilers() -> Iterator[Finding]:
         f"not on PATH: {', '.join(absent)}" if absent else "",
     ]
     yield Finding("ok", "compilers", "; ".join(word for word in words if word) + "; the default run compiles nothing")
-    built = sorted(_built_ops())
-    lacking = {op: _lacking(op) for op in ops.OPS}
-    can = [op for op, lacks in lacking.items() if not lacks]
-    yield Finding(
-        "ok",
-        "DeepSpeed ops",
-        f"can be built: {', '.join(can) or 'none'}" + (f"; already built: {', '.join(built)}" if built else ""),
-    )
-    needs = {"cpu_adam": "offload=cpu", "async_io": "offload=nvme"}
-    for op, choice in needs.items():
-        if lacking[op] and op not in built:
-            yield Finding(
-                "warning",
-                "DeepSpeed ops",
-                f"{op} cannot be built (lacks {', '.join(lacking[op])}), so {choice} cannot use it",
-                _op_fix(op, lacking[op]),
-            )
-    for lock in _stale_locks():
-        yield Finding(
-            "warning",
-            "DeepSpeed ops",
-            f"{lock} was left by a build that was killed: later builds wait for it",
-            f"rm {lock}",
-        )
-
-
-def _lacking(op: str) -> list[str]:
-    lacks = ops.lacking(op, device="cuda")
-    return [*lacks, "a CUDA build of torch"] if op == "fused_adam" and torch_cuda() is None else lacks
-
-
-def _op_fix(op: str, lacks: list[str]) -> str:
-    packages = {"g++": "g++", "ninja": "ninja-build", "libaio.h": "libaio-dev"}
-    fix = "apt install " + " ".join(packages[name] for name in lacks if name in packages)
-    return fix + (", or offload.force_cpu_adam=false (slower)" if op == "cpu_adam" else "")
-
-
-def _extension_folders() -> list[Path]:
-    """Where ops are built: DeepSpeed's variable, the runner's cache, torch's default."""
-    named = os.environ.get("TORCH_EXTENSIONS_DIR")
-    return (
-        [Path(named)]
-        if named
-        else [paths.cache_dir(None) / "torch_extensions", Path("~/.cache/torch_extensions").expanduser()]
-    )
-
-
-def _built_ops() -> set[str]:
-    return {path.stem for folder in _extension_folders() if folder.is_dir() for path in folder.rglob("*.so")}
-
-
-def _stale_locks() -> list[Path]:
-    """Lock files older than any build takes (the longest op needs about two minutes)."""
-    locks = [path for folder in _extension_folders() if folder.is_dir() for path in folder.rglob("lock")]
-    return [path for path in locks if time.time() - path.stat().st_mtime > STALE_LOCK_SECONDS]
+    for engine in every_engine():
+        yield from engine.machine_findings()
 
 
 def check_disks() -> Iterator[Finding]:

@@ -14,12 +14,26 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 DEVICES_VARIABLE = "RUNNER_DEVICES"  # a JSON list of Device fields, in place of what nvidia-smi says (tests)
 
 NVIDIA_SMI_SECONDS = 120  # without persistence mode it takes 1 to 3 s a GPU
 PEER_ACCESS_DRIVER = "550.40.07"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One true statement about the machine, and what to do about it (`python -m runner doctor`)."""
+
+    level: Literal["problem", "warning", "ok"]
+    topic: str
+    text: str
+    fix: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """JSON-able."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -245,3 +259,12 @@ def is_installed(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         return False
+
+
+def torch_cuda() -> str | None:
+    """CUDA version that the installed torch was built for, read from its version file; None for a CPU build."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    match = re.search(r"^cuda[^=]*=\s*'([\d.]+)'", Path(found.origin).with_name("version.py").read_text(), re.MULTILINE)
+    return match.group(1) if match else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from runner import paths
 from runner.config.schema import RunConfig
-from runner.engines.deepspeed.ops import OWN_LOCK
+from runner.engines import every_engine
+from runner.engines.base import CacheFolder
 from runner.errors import EXIT_COMPLETED, Problem, RequestError
 from runner.memory.model_size import in_words
 from runner.preflight.output_folders import locations
@@ -18,13 +18,17 @@ USAGE = """usage: python -m runner cache [clean] [cache_dir=DIR]
 Without a word: every cache of a run, its size and the free space of its volume.
 clean: remove tokenised data, scans of files, estimates and compiled ops, which are made again when they are needed.
 What was downloaded from the hub is left alone: `hf cache ls` and `hf cache rm` look after it."""
-MADE = {
-    "features": "tokenised data",
-    "scans": "scans of data files",
-    "estimates": "passes over model classes for estimates",
-    "torch_extensions": "compiled DeepSpeed ops",
-    "tmp": "temporary files",
-}
+
+
+def _made() -> dict[str, CacheFolder]:
+    """What the runner and its engines keep under the cache folder, by name."""
+    return {
+        "features": CacheFolder("tokenised data"),
+        "scans": CacheFolder("scans of data files"),
+        "estimates": CacheFolder("passes over model classes for estimates"),
+        **{name: folder for engine in every_engine() for name, folder in engine.cache_folders().items()},
+        "tmp": CacheFolder("temporary files"),
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -58,41 +62,22 @@ def show(configured: str | None) -> None:
         size = "" if place.what == "temporary files" and configured is None else f"{in_words(_size(place.path))}, "
         print(f"{place.path}: {place.what}: {size}{in_words(place.free_bytes)} free on the volume {place.mount}")
         if place.path == paths.cache_dir(configured):
-            for name, what in MADE.items():
+            for name, what in _made().items():
                 if (place.path / name).is_dir():
-                    print(f"  {name}: {what}: {in_words(_size(place.path / name))}")
+                    print(f"  {name}: {what.words}: {in_words(_size(place.path / name))}")
 
 
 def clean(configured: str | None) -> None:
     """Remove what the runner made; a folder in which an op is being built is left."""
     cache = paths.cache_dir(configured)
-    for name, what in MADE.items():
+    for name, what in _made().items():
         folder = cache / name
         if not folder.is_dir():
             continue
         size = _size(folder)
-        busy = _remove_builds(folder) if name == "torch_extensions" else _remove(folder)
+        busy = what.remove(folder)
         left = f" ({busy} left: a build is going on there)" if busy else ""
-        print(f"removed {folder}: {what}, {in_words(size)}{left}")
-
-
-def _remove(folder: Path) -> str:
-    shutil.rmtree(folder, ignore_errors=True)
-    return ""
-
-
-def _remove_builds(root: Path) -> str:
-    """Each environment's folder, under its lock; returns the name of one that is busy."""
-    import filelock
-
-    busy = ""
-    for folder in (path for path in root.iterdir() if path.is_dir()):
-        try:
-            with filelock.FileLock(folder / OWN_LOCK, timeout=0):
-                shutil.rmtree(folder, ignore_errors=True)
-        except filelock.Timeout:
-            busy = folder.name
-    return busy
+        print(f"removed {folder}: {what.words}, {in_words(size)}{left}")
 
 
 def _size(folder: Path) -> int:

@@ -7,7 +7,8 @@ import json
 from collections.abc import Sequence
 
 from runner import errors
-from runner.diagnostics import Finding, examine, summary
+from runner.diagnostics import examine, summary
+from runner.machine import Finding
 
 MARKS = {"problem": ("problem", "bold red"), "warning": ("warning", "yellow"), "ok": ("ok", "green")}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from runner.config.schema import RunConfig
 from runner.engines.standalone import Standalone
 from runner.errors import Problem
+from runner.machine import Finding
 from runner.memory.workload import StateLayout, Workload
 from runner.optimizers import optimizer_of
 from runner.parallel import mesh
@@ -92,6 +94,24 @@ class OpBuild:
     environment: dict[str, str]
     watch: Callable[[], None]
     say: Say
+
+
+def _remove(folder: Path) -> str:
+    shutil.rmtree(folder, ignore_errors=True)
+    return ""
+
+
+@dataclass(frozen=True)
+class CacheFolder:
+    """A folder under `cache_dir`.
+
+    Attributes:
+        words: what lies in it.
+        remove: removes it; returns the name of a part that is in use and was left, else "".
+    """
+
+    words: str
+    remove: Callable[[Path], str] = _remove
 
 
 class Engine(ABC):
@@ -262,6 +282,18 @@ class Engine(ABC):
 
     def build_ops(self, config: RunConfig, own_file: EngineFile | None, build: OpBuild) -> dict[str, float]:
         """Compile ahead what ranks would otherwise compile; returns seconds by op. Raises BuildFailed."""
+        return {}
+
+    def build_job(self, run_dir: Path) -> dict[str, Any]:
+        """In a job of the host: compile what `build_ops` has asked for; returns the job's outcome."""
+        raise NotImplementedError
+
+    def machine_findings(self) -> Iterable[Finding]:
+        """What the doctor says of this machine."""
+        return ()
+
+    def cache_folders(self) -> dict[str, CacheFolder]:
+        """Folders of its own under `cache_dir`, by name."""
         return {}
 
     def checkpoint_problems(self, config: RunConfig, ranks_before: int) -> list[Problem]:

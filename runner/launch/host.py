@@ -103,12 +103,17 @@ def _work(op: str) -> Callable[[Path], dict[str, Any]]:
 
         return check_model
     if op == "build":
-        from runner.engines.deepspeed.ops import build_ops
-
-        return build_ops
+        return _build
     from runner.launch.job import run_job
 
     return run_job
+
+
+def _build(run_dir: Path) -> dict[str, Any]:
+    from runner import rundir
+    from runner.engines import engine_of
+
+    return engine_of(rundir.read_config(run_dir)).build_job(run_dir)
 
 
 def _log_to(path: Path) -> None:

@@ -9,7 +9,6 @@ import importlib
 import traceback
 from collections.abc import Sequence
 
-from runner.compat.deepspeed_muon import MUON, import_muon
 from runner.compat.lazy_import import imported_when_called
 
 LIBRARIES = (
@@ -38,7 +37,7 @@ def preload(names: Sequence[str]) -> None:
     with imported_when_called("scipy.optimize", "linear_sum_assignment"):
         for name in names:
             try:
-                import_muon() if name == MUON else importlib.import_module(name)
+                importlib.import_module(name)
             except Exception:  # noqa: BLE001 - a rank that needs it says so in its own log
                 traceback.print_exc()
     gc.freeze()

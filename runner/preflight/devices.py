@@ -151,9 +151,7 @@ def _forked_on_cuda(config: RunConfig) -> list[Problem]:
 
 
 def _cpu_build() -> list[Problem]:
-    from runner.diagnostics import torch_cuda
-
-    if os.environ.get(machine.DEVICES_VARIABLE) is not None or torch_cuda() is not None:
+    if os.environ.get(machine.DEVICES_VARIABLE) is not None or machine.torch_cuda() is not None:
         return []
     return [
         Problem(

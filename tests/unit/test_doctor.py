@@ -15,7 +15,6 @@ import pytest
 from runner import diagnostics, machine
 from runner.cli import doctor as verb
 from runner.diagnostics import (
-    Finding,
     check_compilers,
     check_devices,
     check_disks,
@@ -24,6 +23,7 @@ from runner.diagnostics import (
     check_precision,
     check_versions,
 )
+from runner.machine import Finding
 
 FAST_SECONDS = 10.0
 TOPOLOGY = "        GPU0    GPU1    CPU Affinity\nGPU0     X      {link}    0-15\nGPU1    {link}     X      0-15\n"
@@ -151,7 +151,7 @@ def test_missing_and_conflicting_packages(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_gpu_with_a_cpu_build_of_torch_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_gpus(monkeypatch, (8, 0))
-    monkeypatch.setattr(diagnostics, "torch_cuda", lambda: None)
+    monkeypatch.setattr(machine, "torch_cuda", lambda: None)
     findings = list(check_devices())
     assert find(findings, "Test GPU (24 GiB)").level == "ok"
     assert find(findings, "CPU build").level == "problem"
@@ -162,7 +162,7 @@ def test_a_driver_older_than_torchs_cuda_is_a_problem(
     driver: str, problems: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend_gpus(monkeypatch, (8, 0))
-    monkeypatch.setattr(diagnostics, "torch_cuda", lambda: "12.6")
+    monkeypatch.setattr(machine, "torch_cuda", lambda: "12.6")
     monkeypatch.setattr(diagnostics, "ask", lambda *command: f"| Driver Version: 550   CUDA Version: {driver} |")
     assert sum(finding.level == "problem" for finding in check_devices()) == problems
 

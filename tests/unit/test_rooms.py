@@ -8,6 +8,7 @@ import ast
 import re
 from typing import get_args
 
+from runner import engines
 from runner.sweep.imports import PACKAGE, file_of, imported
 from tests.unit.test_compat import private_uses
 
@@ -116,6 +117,18 @@ def test_nobody_outside_engines_asks_which_engine_it_is() -> None:
         if asked.search(line)
     ]
     assert found == []
+
+
+def test_nobody_outside_engines_imports_one_of_them() -> None:
+    """They ask the engine that a configuration names, or every engine."""
+    rooms = tuple(f"runner.engines.{name}" for name in engines.names())
+    found = {
+        f"{module} imports {target}"
+        for module, targets in imports().items()
+        for target in targets
+        if target.startswith(rooms) and not module.startswith("runner.engines.")
+    }
+    assert found == set()
 
 
 def test_private_names_of_libraries_are_used_in_compat_only() -> None:

@@ -15,11 +15,12 @@ from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.engines import base
 from runner.engines.base import EngineFile, OpBuild, Rule, Saving
-from runner.engines.deepspeed import choices, json_file, nvme, ops, script, software, swap_folder, user_json
+from runner.engines.deepspeed import choices, json_file, nvme, ops, script, software, swap_folder, toolchain, user_json
 from runner.engines.deepspeed.config import offload_section, on_cpu_adam, zero_section
 from runner.engines.deepspeed.memory import Buckets, ZeroLayout, zero_label
 from runner.engines.standalone import Standalone
 from runner.errors import Problem
+from runner.machine import Finding
 from runner.memory.workload import StateLayout, Workload
 from runner.optimizers import optimizer_of
 from runner.parallel import mesh
@@ -36,7 +37,7 @@ class Engine(base.Engine):
 
     name = "deepspeed"
     order = 1
-    preloaded = ("deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer")
+    preloaded = ("deepspeed", "runner.engines.deepspeed.preloading")
     degrees = frozenset({"hybrid_shard", "tensor"})
 
     def label(self, config: Mapping[str, object]) -> str:
@@ -251,6 +252,18 @@ class Engine(base.Engine):
         """Ops that ranks will load."""
         needed = ops.needed_ops(config, own_file)
         return ops.OpBuilder(config, build).build(needed) if needed else {}
+
+    def build_job(self, run_dir: Path) -> dict[str, Any]:
+        """The ops that `build_ops` found missing."""
+        return ops.build_ops(run_dir)
+
+    def machine_findings(self) -> Iterable[Finding]:
+        """Compiled ops."""
+        return toolchain.findings()
+
+    def cache_folders(self) -> dict[str, base.CacheFolder]:
+        """Compiled ops; a folder in which one is being built is left."""
+        return {ops.CACHE: base.CacheFolder("compiled DeepSpeed ops", ops.remove_built)}
 
     def checkpoint_problems(self, config: RunConfig, ranks_before: int) -> list[Problem]:
         """An optimizer on NVMe is restored wrongly; layers that ranks share are not cut anew."""

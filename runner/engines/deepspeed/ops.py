@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 LOCK = "lock"  # torch.utils.file_baton's
 OWN_LOCK = ".building"
+CACHE = "torch_extensions"  # under the cache folder; each environment has a folder in it
 NAMES = "RUNNER_BUILD_OPS"
 POLL_SECONDS = 0.5
 PREINSTALLED = {
@@ -119,7 +120,7 @@ def extensions_dir(cache_dir: str | None, device: str) -> Path:
     """Build folder of this environment: another Python, torch, DeepSpeed, compiler, ninja or processor gets another
     one.
     """
-    return paths.cache_dir(cache_dir) / "torch_extensions" / _environment(device)
+    return paths.cache_dir(cache_dir) / CACHE / _environment(device)
 
 
 @lru_cache(maxsize=4)
@@ -256,6 +257,20 @@ class OpBuilder:
 def is_built(folder: Path, op: str) -> bool:
     """Whether an op lies there, finished and not locked."""
     return (folder / op / f"{op}.so").is_file() and not (folder / op / LOCK).exists()
+
+
+def remove_built(root: Path) -> str:
+    """Remove the ops of every environment, each under its lock; returns the name of one in which a build goes on."""
+    import filelock
+
+    busy = ""
+    for folder in (path for path in root.iterdir() if path.is_dir()):
+        try:
+            with filelock.FileLock(folder / OWN_LOCK, timeout=0):
+                shutil.rmtree(folder, ignore_errors=True)
+        except filelock.Timeout:
+            busy = folder.name
+    return busy
 
 
 def _somebody_works_in(folder: Path) -> bool:
