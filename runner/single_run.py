@@ -185,12 +185,16 @@ def _weights(config: RunConfig) -> str:
 
 def conclude(ended: Ended, checked: Checked, console: Console) -> int:
     """The result table, or the one block that says what went wrong."""
+    from runner.report.machine import machine_line
     from runner.report.terminal import print_result
 
     if ended.status == "completed":
         print_result(ended.record.data, console)
         for warning in ended.record.data.get("warnings", []):
             console.print(f"warning: {escaped(str(warning))}", highlight=False, markup=False)
+        machine = machine_line(checked.run_dir)
+        if machine:
+            console.print(f"machine    {machine}", highlight=False)
         console.print(f"record     {ended.record.path}", highlight=False)
         return ended.exit_code
     reason = ended.record.data.get("reason")

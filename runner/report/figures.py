@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.report.aggregation import Row, compared_config, differing_keys, value_text
 from runner.report.columns import bytes_text, seconds_text, status_text
+from runner.report.machine import read_moments
 from runner.report.metrics_log import Point, elapsed_seconds, read_points
 from runner.report.reading import dig, integers, mapping, number, numbers, sequence, text
 from runner.report.run_view import Run
@@ -210,6 +211,20 @@ def _curve(row: Row, logs: Sequence[list[Point]], style: Style) -> dict[str, Any
         "metric": metric,
         "metric_low": low,
         "metric_high": high,
+        **_machine(row),
+    }
+
+
+def _machine(row: Row) -> dict[str, list[float | None]]:
+    """Processors and GPUs over wall time, of the row's first run; empty lists without a log of them."""
+    moments = read_moments(row.first.folder)
+    kept = moments[:: -(-len(moments) // _MOST_POINTS) or 1]
+    used = any(moment.gpu_percent is not None for moment in kept)
+    return {
+        "machine_seconds": [moment.elapsed_seconds for moment in kept],
+        "cpu": [moment.cpu_percent for moment in kept],
+        "gpu_seconds": [moment.elapsed_seconds for moment in kept] if used else [],
+        "gpu": [moment.gpu_percent for moment in kept] if used else [],
     }
 
 

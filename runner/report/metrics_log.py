@@ -30,22 +30,14 @@ def read_points(folder: Path) -> list[Point]:
 
     A line that is cut off is skipped. After a resume a step may be logged again: the later line counts.
     """
-    try:
-        lines = read_regular(folder / METRICS_NAME).splitlines()
-    except OSError:
-        return []
-    points = {point.step: point for point in map(_point, _parsed(lines)) if point is not None}
+    points = {point.step: point for point in map(_point, json_lines(folder / METRICS_NAME)) if point is not None}
     return [points[step] for step in sorted(points)]
 
 
 def learning_rates(folder: Path) -> dict[int, float]:
     """The learning rate of each logged optimizer step; {} without a file."""
-    try:
-        lines = read_regular(folder / METRICS_NAME).splitlines()
-    except OSError:
-        return {}
     found: dict[int, float] = {}
-    for raw in _parsed(lines):
+    for raw in json_lines(folder / METRICS_NAME):
         if type(raw) is not dict:
             continue
         step, rate = raw.get("step"), number(raw.get("learning_rate"))
@@ -53,6 +45,14 @@ def learning_rates(folder: Path) -> dict[int, float]:
         if step is not None and rate is not None:
             found[step] = rate
     return found
+
+
+def json_lines(path: Path) -> list[Any]:
+    """The values of a JSON Lines file; [] where it cannot be read, lines that are cut off or damaged are skipped."""
+    try:
+        return _parsed(read_regular(path).splitlines())
+    except OSError:
+        return []
 
 
 def _parsed(lines: Sequence[bytes]) -> list[Any]:

@@ -8,6 +8,8 @@
     "loss-time": { x: "seconds", y: "loss", low: "low", high: "high", title: "seconds since the start of the command" },
     "metric-epoch": { x: "epoch", y: "metric", low: "metric_low", high: "metric_high", title: "epoch" },
     "rate-step": { x: "step", y: "rate", title: "optimizer step" },
+    "cpu-time": { x: "machine_seconds", y: "cpu", title: "seconds since the start of the command" },
+    "gpu-time": { x: "gpu_seconds", y: "gpu", title: "seconds since the start of the command" },
   };
   const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -55,7 +57,7 @@
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, sans-serif", size: 13, color: variable("--ink") },
       xaxis: { ...axis, title: { text: kind.title, standoff: 8, font: { size: 13 } }, rangemode: "tozero", nticks: narrow.matches ? 5 : 8 },
-      yaxis: { ...axis, nticks: 6, rangemode: kind.y === "rate" ? "tozero" : "normal", exponentformat: "power" },
+      yaxis: { ...axis, nticks: 6, rangemode: ["rate", "cpu", "gpu"].includes(kind.y) ? "tozero" : "normal", exponentformat: "power" },
     };
   }
 
