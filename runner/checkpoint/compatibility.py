@@ -23,6 +23,7 @@ HARMLESS = frozenset(
         "train.evaluate_every_steps",
         "train.early_stopping_patience",
         "train.max_nonfinite_steps",
+        "train.batches_ahead",
         "train.warmup_steps_not_timed",
         "train.dataloader_workers",
         "checkpoint.every_steps",

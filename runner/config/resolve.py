@@ -12,6 +12,7 @@ from runner.errors import Problem
 from runner.optimizers import optimizer_of
 
 DEFAULT_CPU_RANKS = 2
+BATCHES_AHEAD = 2  # on a GPU: as many as a worker of torch's data loader
 
 
 def resolve_machine(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
@@ -22,6 +23,8 @@ def resolve_machine(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
     if resolved.optimizer.fused == "auto":
         has_fused = optimizer_of(resolved.optimizer).has_fused
         resolved.optimizer.fused = has_fused and engine_of(resolved).why_not_fused(resolved) is None
+    if resolved.train.batches_ahead == "auto":
+        resolved.train.batches_ahead = BATCHES_AHEAD if resolved.launcher.device == "cuda" else 0
     problems += plan.mesh(resolved).problems() or _batch(resolved)
     return resolved, problems
 

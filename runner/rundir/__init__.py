@@ -27,6 +27,7 @@ from runner.rundir.requests import (
     clear_requests,
     evaluation_stopped,
     request_stop,
+    stop_is_wanted,
     stop_requested,
 )
 from runner.rundir.saved_config import read_config, write_config
@@ -57,6 +58,7 @@ __all__ = [
     "request_stop",
     "restart_count",
     "started_by_runner",
+    "stop_is_wanted",
     "stop_requested",
     "this_process",
     "write_config",

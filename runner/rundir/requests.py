@@ -103,6 +103,11 @@ def request_stop(run_dir: Path) -> None:
     (run_dir / STOP_FILE).touch()
 
 
+def stop_is_wanted(run_dir: Path) -> bool:
+    """Whether the run was asked to end, as rank 0 sees it; the ranks have to agree on a step."""
+    return _flags(run_dir).has(STOP_FILE)
+
+
 def stop_requested(run_dir: Path, step: int, is_main: bool) -> bool:
     """Whether to end before optimizer step `step` + 1, the same answer on every rank without a message."""
     flags = _flags(run_dir)

@@ -28,6 +28,7 @@ from runner.engines.rank import RankError
 from runner.rundir import provenance
 from runner.rundir.record import now
 from runner.train import loop
+from runner.train.agreement import Agreement
 from runner.train.best_so_far import BestSoFar
 from runner.train.context import RankContext
 from runner.train.progress import say
@@ -54,8 +55,8 @@ class CheckpointFailed(RuntimeError):
 class Checkpoints:
     """Writes and reads the checkpoints of a run, as one of its ranks."""
 
-    def __init__(self, context: RankContext) -> None:
-        self._context, self._settings = context, context.config.checkpoint
+    def __init__(self, context: RankContext, agreement: Agreement) -> None:
+        self._context, self._settings, self._agreement = context, context.config.checkpoint, agreement
         self._folder, self._is_main = context.output.folder, context.place.is_main
         self._saved: tuple[int, bool] | None = None  # newest of this run: step, evaluated
         self._keeps_best = self._settings.keep_best or context.config.train.load_best_at_end
@@ -64,15 +65,14 @@ class Checkpoints:
         self._known_bytes = 0
         self._data_facts: dict[str, Any] | None = None
 
-    def ask_by_time(self, step: int) -> None:
-        """On rank 0, before step `step` + 1: when the minutes are over, ask all ranks to write after that step."""
+    def due_by_time(self) -> bool:
+        """On rank 0: whether the minutes are over, so that all ranks are to write after the next step."""
         minutes = self._settings.every_minutes
-        if minutes and self._is_main and time.monotonic() - self._last_written >= minutes * 60:
-            rundir.agree_on_step(self._folder, rundir.CHECKPOINT_AT, step + 1)
+        return minutes is not None and self._is_main and time.monotonic() - self._last_written >= minutes * 60
 
     def after_step(self, state: loop.LoopState) -> None:
         """Write when it is time, by steps or by minutes; the same decision on every rank."""
-        by_time = self._settings.every_minutes and rundir.agreed_on_step(self._folder, rundir.CHECKPOINT_AT, state.step)
+        by_time = self._settings.every_minutes and self._agreement.checkpoint_after(state.step)
         if self._saved != (state.step, True) and (self._by_steps(state) or by_time):
             self.save(state)
 

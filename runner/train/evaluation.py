@@ -11,8 +11,9 @@ import torch
 
 from runner import rundir
 from runner.data.prepared import PreparedSplit
-from runner.recipe import Recipe
+from runner.recipe import Batch, Recipe
 from runner.rundir.record import write_atomically
+from runner.train.ahead import Ahead
 from runner.train.batching import MicroBatch, evaluation_batches
 from runner.train.context import RankContext
 from runner.train.honesty import class_facts
@@ -54,13 +55,14 @@ def evaluate(context: RankContext, name: str) -> Evaluation | None:
     model.eval()
     own: list[tuple[int, Any]] = []
     stopped = False
+    ahead = _ahead(context, split, batches)
     with torch.no_grad():
         for index, batch in enumerate(batches):
             stopped = rundir.evaluation_stopped(context.output.folder, index, place.is_main)
             if stopped:
                 break
             context.output.heartbeat.beat(phase=f"evaluating {name}", done=index, of=len(batches))
-            predicted = _predict(context, split, batch)
+            predicted = _predict(context, ahead[index])
             if batch.counted:
                 own += zip(batch.rows, predicted, strict=True)
     model.train()
@@ -81,11 +83,16 @@ def _batches(context: RankContext, split: PreparedSplit) -> list[MicroBatch]:
     )
 
 
-def _predict(context: RankContext, split: PreparedSplit, batch: MicroBatch) -> list[Any]:
+def _ahead(context: RankContext, split: PreparedSplit, batches: list[MicroBatch]) -> Ahead:
+    """The batches, collated while the device works on those before."""
+    on_gpu, count = context.place.device.type == "cuda", context.config.train.number_of_batches_ahead
+    return Ahead(lambda index: context.task.collated(split, batches[index].rows), len(batches), count, on_gpu)
+
+
+def _predict(context: RankContext, collated: Batch) -> list[Any]:
     """Predictions of one micro batch."""
     task = context.task
-    collated = task.collated(split, batch.rows)
-    tensors = {name: tensor.to(context.place.device) for name, tensor in collated.items()}
+    tensors = {name: tensor.to(context.place.device, non_blocking=True) for name, tensor in collated.items()}
     synced = context.engine.forward_is_collective
     return task.recipe.predict(context.prepared.model, tensors, task.tokenizer, synced)
 
@@ -99,7 +106,7 @@ def try_longest_batch(context: RankContext, name: str) -> None:
     context.output.heartbeat.beat(phase=f"trying to evaluate {name}")
     context.prepared.model.eval()
     with torch.no_grad():
-        _predict(context, split, batch)
+        _predict(context, context.task.collated(split, batch.rows))
     context.prepared.model.train()
     print(
         f"tried the longest evaluation batch of {name}: {len(batch.rows)} rows of up to "

@@ -20,9 +20,11 @@ from runner.config import plan
 from runner.data.prepared import PreparedSplit
 from runner.engines.rank import GradientNorm
 from runner.recipe import Batch
+from runner.train.ahead import Ahead
 from runner.train.batching import MicroBatch, deal, epoch_order, order_hash
-from runner.train.context import RankContext, Task
+from runner.train.context import RankContext
 from runner.train.ranks import RankPlace
+from runner.train.timing import StepTime
 
 
 @dataclass
@@ -34,7 +36,6 @@ class LoopState:
         window: optimizer steps done in it.
         step: optimizer steps done in all.
         loss_sum, loss_steps: of the epoch so far, this rank's part, for the epoch's mean loss; on the device.
-        nonfinite: losses in a row that were not finite.
         epoch_seconds: training seconds of the epoch before the checkpoint that was taken up.
         evaluated_step: optimizer steps done at the newest evaluation.
     """
@@ -44,7 +45,6 @@ class LoopState:
     step: int = 0
     loss_sum: float | torch.Tensor = 0.0
     loss_steps: int = 0
-    nonfinite: int = 0
     samples_seen: int = 0
     epoch_seconds: float = 0.0
     evaluated_step: int = 0
@@ -78,7 +78,7 @@ class StepResult:
     loss: torch.Tensor
     grad_norm: GradientNorm
     learning_rate: float
-    seconds: float
+    took: StepTime
 
 
 class StepObserver(Protocol):
@@ -126,32 +126,34 @@ def _items(split: PreparedSplit, batch: MicroBatch) -> int:
     return int(split.items[batch.rows].sum()) if batch.counted else 0
 
 
-class Collated(torch.utils.data.Dataset[Batch]):
-    """Micro batches by index: what the data loader (and its workers) fetch is already collated."""
-
-    def __init__(self, task: Task, batches: list[MicroBatch]) -> None:
-        self._task, self._batches = task, batches
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getitem__(self, index: int) -> Batch:
-        return self._task.collated(self._task.training_split, self._batches[index].rows)
-
-
 def _batches(context: RankContext, planned: list[Window]) -> Iterator[Batch]:
     """Collated micro batches on the device, through a loader that accelerate watches for the end of the epoch."""
-    flat = [batch for window in planned for batch in window.batches]
+    task, flat = context.task, [batch for window in planned for batch in window.batches]
+    on_gpu, workers = context.place.device.type == "cuda", context.config.train.dataloader_workers
+
+    def collated(index: int) -> Batch:
+        return task.collated(task.training_split, flat[index].rows)
+
+    # Workers are ahead by themselves, and torch's loader pins what they bring.
+    ahead = 0 if workers else context.config.train.number_of_batches_ahead
     loader = DataLoader(
-        Collated(context.task, flat),
+        Ahead(collated, len(flat), ahead, pin=on_gpu and not workers),
         batch_size=None,
         shuffle=False,
-        num_workers=context.config.train.dataloader_workers,
+        num_workers=workers,
+        pin_memory=on_gpu and workers > 0,
         # Its own generator: without one each iterator draws from the global one, and a resumed run's dropout differs.
         generator=torch.Generator().manual_seed(0),
     )
     return iter(
-        prepare_data_loader(loader, device=context.place.device, num_processes=1, process_index=0, put_on_device=True)
+        prepare_data_loader(
+            loader,
+            device=context.place.device,
+            num_processes=1,
+            process_index=0,
+            put_on_device=True,
+            non_blocking=on_gpu,
+        )
     )
 
 
@@ -169,14 +171,13 @@ def train_epoch(context: RankContext, state: LoopState, total_steps: int, observ
             break
         if observer.should_stop(state.step):
             return False
-        began = clock.read()
-        learning_rate = prepared.learning_rate
+        learning_rate, end = prepared.learning_rate, clock.start_step()
         loss, norm = _optimizer_step(context, window, batches)
-        seconds = clock.read() - began
+        took = end()
         state.step, state.window = state.step + 1, state.window + 1
         state.samples_seen += window.samples
-        context.timing.epochs.step(seconds, window.samples, window.tokens)
-        observer.after_step(state, StepResult(window, loss, norm, learning_rate, seconds))
+        context.timing.epochs.step(took, window.samples, window.tokens)
+        observer.after_step(state, StepResult(window, loss, norm, learning_rate, took))
     return True
 
 
@@ -186,7 +187,7 @@ def _optimizer_step(
     """Forward and backward over the window, then one optimizer step; returns this rank's part of
     the loss and the norm.
     """
-    engine, prepared, phase = context.engine, context.prepared, context.timing.clock.phase
+    engine, prepared, phase = context.engine, context.prepared, context.timing.clock.step_phase
     part = torch.zeros((), device=context.place.device)
     norm: GradientNorm = None
     for share in window.shares:

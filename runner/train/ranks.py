@@ -49,6 +49,11 @@ class RankPlace:
         return self.rank == 0
 
     @property
+    def reads_are_free(self) -> bool:
+        """Whether a value can be read from the device without waiting for it."""
+        return self.device.type == "cpu"
+
+    @property
     def speaks_for_replica(self) -> bool:
         """Whether this is the first rank of its replica: what all of its ranks know counts once."""
         return self.rank % (self.world_size // self.data_parallel_size) == 0
@@ -60,6 +65,19 @@ class RankPlace:
         if self.world_size > 1:
             dist.all_reduce(tensor)
         return [float(value) for value in tensor.tolist()]
+
+    def read_with_sum(self, summed: torch.Tensor, own: torch.Tensor) -> tuple[list[float], list[float]]:
+        """`summed` over the data-parallel replicas and this rank's `own`, in one read of the device.
+
+        Args:
+            summed, own: of one dimension, float64, on this rank's device; `summed` is overwritten.
+        """
+        if not self.speaks_for_replica:
+            summed.zero_()
+        if self.world_size > 1:
+            dist.all_reduce(summed)
+        values = torch.cat([summed, own]).tolist()
+        return values[: len(summed)], values[len(summed) :]
 
     def gather(self, value: Value) -> list[Value]:
         """`value` of every rank, in rank order, on every rank."""

@@ -7,9 +7,11 @@ the phase that queued it. A phase inside another is charged to itself only.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,17 @@ PHASES = (
     "save_model",
     "other",
 )
+
+
+@dataclass
+class StepTime:
+    """Seconds of one optimizer step; on a GPU known once the device has passed it."""
+
+    seconds: float = math.nan
+
+    def set(self, seconds: float) -> None:
+        """Known now."""
+        self.seconds = seconds
 
 
 class PhaseClock:
@@ -79,6 +92,26 @@ class PhaseClock:
             self.seconds[self._open[-1]] += now - self._since
         self._since = now
 
+    def enter_in_step(self, name: str) -> None:
+        """Begin a phase of an optimizer step; on a GPU (`device_clock`) the device is not waited for."""
+        self.enter(name)
+
+    def leave_in_step(self, failed: bool) -> None:
+        """End the innermost phase of an optimizer step."""
+        self.leave(self._open[-1], failed)
+
+    def step_phase(self, name: str) -> StepPhase:
+        """A context inside an optimizer step: the time inside is charged to `name`."""
+        return StepPhase(self, name)
+
+    def start_step(self) -> Callable[[], StepTime]:
+        """Begin an optimizer step; what is returned ends it and says how long it took."""
+        began = self._now()
+        return lambda: StepTime(self._now() - began)
+
+    def settle(self) -> None:
+        """Take in times that a device has finished meanwhile, without waiting for it."""
+
     def phases(self, wall_seconds: float) -> dict[str, float]:
         """All phases; `other` is what remains of the wall time, so that they add up to it."""
         named = {name: self.seconds.get(name, 0.0) for name in PHASES if name != "other"}
@@ -100,6 +133,21 @@ class Phase:
         self._clock.leave(self._name, failed=kind is not None)
 
 
+class StepPhase:
+    """A phase inside an optimizer step as a context."""
+
+    __slots__ = ("_clock", "_name")
+
+    def __init__(self, clock: PhaseClock, name: str) -> None:
+        self._clock, self._name = clock, name
+
+    def __enter__(self) -> None:
+        self._clock.enter_in_step(self._name)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._clock.leave_in_step(failed=kind is not None)
+
+
 class EpochTimes:
     """Step times and volume of one epoch.
 
@@ -113,45 +161,42 @@ class EpochTimes:
 
     def start_epoch(self) -> None:
         """Forget the last epoch's steps; warm-up continues counting over epochs."""
-        self._steps: list[float] = []
+        self._steps: list[StepTime] = []
         self.samples = 0
         self.tokens = 0
 
-    def step(self, seconds: float, samples: int, tokens: int) -> None:
-        """Count one optimizer step: its seconds, and its rows and tokens over all ranks (padding left out)."""
+    def step(self, took: StepTime, samples: int, tokens: int) -> None:
+        """Count one optimizer step: its time, and its rows and tokens over all ranks (padding left out)."""
         self.samples += samples
         self.tokens += tokens
         if self._warmup_left > 0:
             self._warmup_left -= 1
         else:
-            self._steps.append(seconds)
+            self._steps.append(took)
 
     def state(self) -> dict[str, Any]:
         """The epoch so far, for a checkpoint."""
-        return {"steps": list(self._steps), "samples": self.samples, "tokens": self.tokens}
+        return {"steps": self._seconds(), "samples": self.samples, "tokens": self.tokens}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take up an epoch; warm-up counts anew, since the first steps of a new process are slow again."""
-        self._steps, self.samples, self.tokens = list(state["steps"]), state["samples"], state["tokens"]
+        self._steps = [StepTime(seconds) for seconds in state["steps"]]
+        self.samples, self.tokens = state["samples"], state["tokens"]
+
+    def _seconds(self) -> list[float]:
+        """Of the steps so far, in order; the clock has been read since."""
+        return [took.seconds for took in self._steps]
 
     def summary(self, train_seconds: float) -> dict[str, float | None]:
         """The epoch's rates (volume over all ranks ÷ wall seconds) and step-time percentiles in seconds."""
+        steps = self._seconds()
         return {
             "train_seconds": train_seconds,
             "train_samples_per_second": self.samples / train_seconds if train_seconds else None,
             "train_tokens_per_second": self.tokens / train_seconds if train_seconds else None,
-            "step_seconds_p50": float(np.percentile(self._steps, 50)) if self._steps else None,
-            "step_seconds_p95": float(np.percentile(self._steps, 95)) if self._steps else None,
+            "step_seconds_p50": float(np.percentile(steps, 50)) if steps else None,
+            "step_seconds_p95": float(np.percentile(steps, 95)) if steps else None,
         }
-
-
-def device_synchronizer(device_type: str) -> Callable[[], None]:
-    """What to wait for before reading a clock: the GPU's queue, or nothing on CPU."""
-    if device_type != "cuda":
-        return lambda: None
-    import torch
-
-    return torch.cuda.synchronize
 
 
 def peak_memory_bytes(device_type: str) -> int:

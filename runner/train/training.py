@@ -10,6 +10,7 @@ from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.metrics import import_libraries
 from runner.train import honesty, loop, machine_load, runtime_facts, saving
+from runner.train.agreement import agreement_of
 from runner.train.checkpointing import Checkpoints
 from runner.train.context import RankContext
 from runner.train.evaluation import Evaluation, evaluate, try_longest_batch
@@ -39,7 +40,8 @@ class Training:
     def __init__(self, context: RankContext, total_steps: int) -> None:
         self._context, self._total = context, total_steps
         self._state = loop.LoopState()
-        self._checkpoints = Checkpoints(context)
+        self._agreement = agreement_of(context)
+        self._checkpoints = Checkpoints(context, self._agreement)
         self._metrics_ready = False
         self._machine: dict[str, Any] = {}
         self._early_stopped = False
@@ -61,6 +63,7 @@ class Training:
         # A checkpoint from before the evaluation of the last epoch has all its steps, but not its end.
         while self._epochs_left():
             self._epoch()
+        self._agreement.close()
         self._finish()
 
     def _epochs_left(self) -> bool:
@@ -81,8 +84,7 @@ class Training:
 
     def should_stop(self, step: int) -> bool:
         """Whether the run was asked to end before optimizer step `step` + 1; the same answer on every rank."""
-        self._checkpoints.ask_by_time(step)
-        return rundir.stop_requested(self._context.output.folder, step, self._context.place.is_main)
+        return self._agreement.stop_before(step, self._checkpoints.due_by_time())
 
     def after_step(self, state: loop.LoopState, result: loop.StepResult) -> None:
         """Account, prepare what comes after the first step, write a checkpoint when it is time."""
@@ -194,6 +196,7 @@ class Training:
     def _stop(self) -> NoReturn:
         """Checkpoint, and end as preempted."""
         context, state = self._context, self._state
+        self._agreement.close()
         self._checkpoints.before_stop(state)
         peaks = peak_bytes_of_ranks(context)
         if context.output.record is not None:

@@ -28,12 +28,13 @@ from runner.rundir.trial import is_trial
 from runner.train import assets, honesty, loop, runtime_facts, saving
 from runner.train.by_hand import run_by_hand
 from runner.train.context import Output, RankContext, RankStart, Task, Timing
+from runner.train.device_clock import clock_of
 from runner.train.device_memory import limit_memory, memory_facts
 from runner.train.faults import Faults
 from runner.train.prepare_data import reporting
 from runner.train.progress import say
 from runner.train.ranks import RankPlace, check_equal_parameters, check_ranks
-from runner.train.timing import EpochTimes, PhaseClock, device_synchronizer
+from runner.train.timing import EpochTimes
 from runner.train.training import Training, evaluate_only
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def run_rank(folder: str) -> None:
     engine = rank_engine_of(config)
     check_ranks(config, engine)
     place = RankPlace.of(config, engine)
-    clock = PhaseClock(device_synchronizer(place.device.type))
+    clock = clock_of(place.device.type)
     try:
         trial = is_trial(run_dir)
         if trial:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.train.timing import EpochTimes, PhaseClock
+from runner.train.timing import EpochTimes, PhaseClock, StepTime
 
 
 class Hand:
@@ -49,12 +49,12 @@ def test_the_device_is_waited_for_at_borders_and_nowhere_else():
 def test_rates_count_volume_and_percentiles_leave_warm_up_out():
     times = EpochTimes(warmup_steps=2)
     for seconds in (100.0, 50.0, 1.0, 2.0, 3.0):
-        times.step(seconds, samples=16, tokens=200)
+        times.step(StepTime(seconds), samples=16, tokens=200)
     summary = times.summary(train_seconds=10.0)
     assert summary["train_samples_per_second"] == 8.0  # 5 steps × 16 rows / 10 s
     assert summary["train_tokens_per_second"] == 100.0
     assert summary["step_seconds_p50"] == 2.0
     assert summary["step_seconds_p95"] == pytest.approx(2.9)
     times.start_epoch()
-    times.step(7.0, 1, 1)
+    times.step(StepTime(7.0), 1, 1)
     assert times.summary(1.0)["step_seconds_p50"] == 7.0  # warm-up was used up in the first epoch
