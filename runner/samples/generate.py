@@ -14,6 +14,7 @@ from runner.samples import FOLDER
 from runner.samples.make_chats import make_chats
 from runner.samples.make_dialogues import make_dialogues
 from runner.samples.make_paraphrases import make_paraphrases
+from runner.samples.make_preferences import make_preferences
 from runner.samples.make_stories import make_stories
 from runner.samples.make_tasks import make_tasks
 from runner.samples.make_tokenizers import (
@@ -51,6 +52,7 @@ def generate(folder: Path = FOLDER) -> None:
     write_splits(dialogues, folder / "dialogues")
     write_splits(stories, folder / "stories")
     write_splits(chats, folder / "chats")
+    write_splits(make_preferences(), folder / "preferences")
     for name, splits in make_tasks().items():
         write_splits(splits, folder / name)
 

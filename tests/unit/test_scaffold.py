@@ -97,7 +97,7 @@ def test_a_broken_recipe_of_the_user(content: bytes, why: str, tmp_path: Path, m
     with pytest.raises(RequestError, match=why) as caught:
         template("odd")
     assert f"{tmp_path}/conf/recipe/odd.yaml" in str(caught.value)
-    assert recipes_for("causal_lm") == ["chat_sft", "gpt2_wikitext"]
+    assert recipes_for("causal_lm") == ["chat_sft", "dpo", "gpt2_wikitext"]
 
 
 def test_class_names_do_not_hide_what_the_file_uses() -> None:

@@ -180,7 +180,7 @@ def test_position_limits() -> None:
 def test_wrong_family_is_refused_with_the_recipes_that_fit() -> None:
     assert problems("model=gpt2_tiny") == [
         "error: model=gpt2_tiny: is of the family causal_lm; recipe=deberta_mrpc trains encoder; use "
-        "recipe=chat_sft or recipe=gpt2_wikitext"
+        "recipe=chat_sft or recipe=dpo or recipe=gpt2_wikitext"
     ]
     said = (
         "error: model=t5_small: is of the family seq2seq; recipe=gpt2_wikitext trains causal_lm; use "
