@@ -340,7 +340,7 @@ def _stage_3(workload: Workload, facts: ModelFacts) -> list[Item]:
             Item(
                 "temporary",
                 unsharded,
-                "the whole model is moved to the device before it is partitioned (no zero.Init)",
+                "the whole model is moved to the device before it is partitioned (not with zero.partition_at_load)",
                 ("setup",),
             )
         )
@@ -413,14 +413,15 @@ def _stage_3_optimizer(workload: Workload, facts: ModelFacts, own: int) -> list[
     """Master copy, states and gradients of the partitions, on the device or in host memory.
 
     stage3.py compares `tensor.device` (a torch.device) with a string, which is never equal, so that the
-    master copy is a clone in fp32 runs too. Gradients sit in one flat buffer from the start.
+    master copy is a clone in fp32 runs too. Gradients sit in one flat buffer from the start: from the optimizer's
+    construction on, when the whole weights that `setup` counts have been partitioned and freed.
     """
     b, states = workload.weight_bytes, workload.optimizer.part_bytes(own)
     place: Home = "device" if zero_of(workload).offload_optimizer == "none" else "host"
     items = [
-        Item("master_weights", 4 * own, "fp32 clone of the partitions, also when the weights are fp32", ALWAYS, place),
+        Item("master_weights", 4 * own, "fp32 clone of the partitions, also when the weights are fp32", place=place),
         Item("optimizer_states", states, f"{workload.optimizer.words}, of the partitions", place=place),
-        Item("gradients", b * own, f"one flat buffer for the partitions, {b} bytes an element", ALWAYS, place),
+        Item("gradients", b * own, f"one flat buffer for the partitions, {b} bytes an element", place=place),
     ]
     group = max(_sub_groups(workload, facts))
     if place == "device":
