@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import inspect
 import json
+import os
 import shutil
 import time
 from collections import Counter
@@ -124,6 +125,8 @@ def prepare_split(
 
 
 def _opened(folder: Path, found: Features) -> PreparedSplit:
+    with contextlib.suppress(OSError):
+        os.utime(folder)  # `runner cache prune` keeps what was used lately
     return PreparedSplit(found.table, found.lengths, found.items, folder.name, found.notes)
 
 

@@ -108,10 +108,12 @@ class CacheFolder:
     Attributes:
         words: what lies in it.
         remove: removes it; returns the name of a part that is in use and was left, else "".
+        lock_of: the lock that a process holds while it is at work on an entry of the folder.
     """
 
     words: str
     remove: Callable[[Path], str] = _remove
+    lock_of: Callable[[Path], Path] | None = None
 
 
 class Engine(ABC):

@@ -263,7 +263,7 @@ class Engine(base.Engine):
 
     def cache_folders(self) -> dict[str, base.CacheFolder]:
         """Compiled ops; a folder in which one is being built is left."""
-        return {ops.CACHE: base.CacheFolder("compiled DeepSpeed ops", ops.remove_built)}
+        return {ops.CACHE: base.CacheFolder("compiled DeepSpeed ops", ops.remove_built, ops.lock_of)}
 
     def checkpoint_problems(self, config: RunConfig, ranks_before: int) -> list[Problem]:
         """An optimizer on NVMe is restored wrongly; layers that ranks share are not cut anew."""

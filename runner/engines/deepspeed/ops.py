@@ -259,6 +259,11 @@ def is_built(folder: Path, op: str) -> bool:
     return (folder / op / f"{op}.so").is_file() and not (folder / op / LOCK).exists()
 
 
+def lock_of(folder: Path) -> Path:
+    """Held while an op of an environment's folder is being built."""
+    return folder / OWN_LOCK
+
+
 def remove_built(root: Path) -> str:
     """Remove the ops of every environment, each under its lock; returns the name of one in which a build goes on."""
     import filelock
@@ -313,6 +318,8 @@ def use_built(config: RunConfig) -> None:
     mine = [op for op in needed_ops(config) if op != "async_io" and not _preinstalled(op) and is_built(folder, op)]
     if not mine:
         return
+    with contextlib.suppress(OSError):
+        os.utime(folder)  # `runner cache prune` keeps what was used lately
     for op in mine:
         spec = importlib.util.spec_from_file_location(op, folder / op / f"{op}.so")
         assert spec is not None
