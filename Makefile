@@ -23,6 +23,7 @@ run: $(STAMP) ## the main job on the embedded default: DeepSpeed ZeRO-2 on two C
 
 PYTEST := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --durations=20
 WORKERS ?= 2
+EVERYDAY := not soak and not cluster and not spark
 # Files side by side, in their order (the short unit tests last); then, by themselves, the tests that measure time.
 define pytest # $(call pytest,MARKERS,PATHS)
 	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "$(1) and not alone" $(2)
@@ -30,10 +31,10 @@ define pytest # $(call pytest,MARKERS,PATHS)
 endef
 
 check: lint ## style, types and the unit tests: before every commit
-	$(call pytest,not soak,tests/unit)
+	$(call pytest,$(EVERYDAY),tests/unit)
 
 test: $(STAMP) ## all tests but the long ones, and the slowest 20 of them; WORKERS=2 at a time
-	$(call pytest,not soak and not cluster)
+	$(call pytest,$(EVERYDAY))
 
 lint: $(STAMP) ## style, types
 	$(BIN)/ruff check .
@@ -41,7 +42,7 @@ lint: $(STAMP) ## style, types
 	$(BIN)/mypy
 
 soak: $(STAMP) ## the long tests: random kills and signals, trials of fit, 100 M parameters
-	$(call pytest,soak)
+	$(call pytest,soak and not cluster and not spark)
 
 test-cluster: $(STAMP) ## two nodes as network namespaces, and a Slurm of them (root, Debian packages)
 	tests/rigs/install

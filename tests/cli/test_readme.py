@@ -78,3 +78,16 @@ def test_make_targets_exist(target):
     )
     assert done.returncode == 0
     assert {"run": "-m runner", "test": "-m pytest"}[target] in done.stdout
+
+
+def test_make_leaves_out_what_pytest_does():
+    """Its calls select by markers of their own, which replace those of pyproject.toml."""
+    import tomllib
+
+    addopts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
+    left_out = shlex.split(addopts)[-1]
+    for target in ("test", "check"):
+        done = subprocess.run(["make", "-n", target], capture_output=True, text=True, cwd=ROOT, timeout=30)
+        calls = [line for line in done.stdout.splitlines() if "-m pytest" in line]
+        for kind, call in zip(("not alone", "alone"), calls, strict=True):
+            assert f'-m "{left_out} and {kind}"' in call
