@@ -56,8 +56,9 @@ test-spark: $(STAMP) ## a standalone Spark of two nodes without a shared disk (r
 bench: $(STAMP) ## the figures of benchmarks/, as ratios
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks
 
-docs: $(STAMP) ## docs/configuration.md from the schema
+docs: $(STAMP) ## docs/configuration.md from the schema, docs/combinations.md from the checks
 	$(BIN)/python -m runner.documentation > docs/configuration.md
+	$(BIN)/python -m runner.combinations > docs/combinations.md
 
 clean: ## remove the environment and what runs wrote
 	rm -rf $(VENV) outputs multirun build *.egg-info

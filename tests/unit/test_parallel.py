@@ -147,7 +147,7 @@ LLAMA = {
         ((*LLAMA4, "launcher=fsdp", "parallel.tensor=2"), "launcher=fsdp cannot split a model this way"),
         ((*LLAMA4, "parallel.tensor=2", "offload=optimizer_cpu"), "together with offload it is not proved here"),
         ((*LLAMA4, "zero_stage=3", "parallel.tensor=2", "parallel.hybrid_shard=2"), "with parallel.hybrid_shard"),
-        ((*LLAMA4, "parallel.tensor=2", "adapter=lora"), "together with adapter it is not proved here"),
+        ((*LLAMA4, "parallel.tensor=2", "adapter=lora"), "together with adapter=lora it is not proved here"),
         ((*LLAMA4, "model.config.model_type=olmo2", "parallel.tensor=2"), "not of Llama's kind"),
     ],
 )

@@ -74,8 +74,8 @@ def _tensor(config: RunConfig) -> list[Problem]:
         "parallel.hybrid_shard": config.parallel.hybrid_shard is not None,
         "zero.partition_at_load": zero_section(config).partition_at_load,
         "offload": offload_section(config).name != "none",
-        "precision": config.precision.name == "fp16",
-        "adapter": bool(adapter_of(config).label),  # AutoTP does not know peft's layers
+        "precision=fp16": config.precision.name == "fp16",
+        f"adapter={adapter_of(config).name}": bool(adapter_of(config).label),  # AutoTP does not know peft's layers
     }
     found = [name for name, chosen in beside.items() if chosen]
     why = f"together with {' and '.join(found)} it is not proved here"
