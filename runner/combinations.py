@@ -15,9 +15,9 @@ from runner.recipe import load_recipe
 RANKS = 4
 OPENING = f"""# What goes with what
 
-Written by `make docs` from the answers that the checks before a run give, on {RANKS} ranks: a test holds that the page
-is true. "yes": the checks let it pass; a number: it is refused, for the reason below. What was also trained and compared
-with DDP is said in [ways to split a model](parallel.md).
+Written by `make docs` from the answers that the checks before a run give, on {RANKS} ranks; a test holds that the page
+is true. "yes": the checks let it pass; a number: it is refused, for the reason below. What was also trained and
+compared with DDP is said in [ways to split a model](parallel.md).
 """
 METHODS = (
     ("launcher=ddp",),
