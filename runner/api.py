@@ -107,8 +107,20 @@ def report(arguments: Sequence[str] = ()) -> dict[str, Any]:
     """
     from runner.cli.report import main
 
-    found: dict[str, Any] = json.loads(_printed(main, [*arguments, "--format", "json"]))
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        text = _printed(main, [*arguments, "--format", "json"])
+    if not text:
+        raise _Told(said.getvalue())
+    found: dict[str, Any] = json.loads(text)
     return found
+
+
+class _Told(RequestError):
+    """A wrong request, in the line that its verb has printed."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__([])
+        self.args = (line.strip(),)
 
 
 def _printed(main: Callable[[list[str]], int], arguments: list[str]) -> str:

@@ -11,6 +11,7 @@ import pytest
 import runner
 from runner import api
 from tests.conftest import SMALL, command
+from tests.unit.report_records import record, write_run
 
 
 def test_a_run_returns_its_record_and_gives_signals_back(tmp_path: Path) -> None:
@@ -22,9 +23,9 @@ def test_a_run_returns_its_record_and_gives_signals_back(tmp_path: Path) -> None
         "train.max_steps=2",
         f"hydra.run.dir={tmp_path / 'run'}",
     )
-    record = runner.run(options)
-    assert (record["status"], record["optimizer_steps"]) == ("completed", 2)
-    assert record == json.loads((tmp_path / "run" / "record.json").read_text())
+    found = runner.run(options)
+    assert (found["status"], found["optimizer_steps"]) == ("completed", 2)
+    assert found == json.loads((tmp_path / "run" / "record.json").read_text())
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -45,3 +46,23 @@ def test_render_and_estimate_start_nothing(tmp_path: Path) -> None:
     assert json.dumps(found) == json.dumps(
         json.loads(command("estimate", "zero_stage=2", "--json", run_dir=run_dir).stdout)
     )
+
+
+def test_a_report_is_parsed_and_a_folder_that_is_not_there_is_the_commands_own_line(tmp_path: Path) -> None:
+    """The command says it on standard error; a program gets it as an exception."""
+    write_run(tmp_path / "runs" / "a", record("DDP", train_seconds=12.0))
+    (table,) = api.report([str(tmp_path / "runs")])["tables"]
+    assert [row["train_seconds"]["mean"] for row in table["rows"]] == [12.0]
+    missing = str(tmp_path / "nowhere")
+    with pytest.raises(runner.RequestError) as told:
+        api.report([missing])
+    said = command("report", missing, run_dir=tmp_path / "run")
+    assert said.returncode == 2
+    assert str(told.value) == said.stderr.strip()
+    assert missing in str(told.value)
+
+
+def test_fit_refuses_another_cluster(tmp_path: Path) -> None:
+    with pytest.raises(runner.RequestError, match="fit tries what fits on this machine; use cluster=local"):
+        api.fit(["cluster=spark", f"hydra.run.dir={tmp_path / 'fit'}"])
+    assert not (tmp_path / "fit").exists()
