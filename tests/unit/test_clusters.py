@@ -64,6 +64,18 @@ def test_a_place_that_is_not_known_or_out_of_range_is_told_at_once() -> None:
             split_address(wrong)
 
 
+def test_a_head_that_every_machine_would_look_for_on_itself_is_refused() -> None:
+    for head in ("127.0.0.1:29400", "localhost", "127.0.1.1:1234"):
+        with pytest.raises(RequestError) as told:
+            place_of(config_of("cluster=nodes", "launcher.num_nodes=2", "cluster.node_rank=0", f"cluster.head={head}"))
+        assert str(told.value) == (
+            f"error: cluster.head={head}: on every machine this is the machine itself; "
+            "name the head as the others reach it: its host name or address"
+        )
+    place = place_of(config_of("cluster=nodes", "launcher.num_nodes=2", "cluster.node_rank=1", "cluster.head=node1"))
+    assert (place.host, place.port) == ("node1", 29400)
+
+
 def test_keys_of_another_cluster_are_errors() -> None:
     composed = compose_run(["cluster.partition=gpu", "cluster.join_timeout_seconds=9"])
     lines = [problem.line() for problem in clusters.of(composed.config).problems(composed.config, composed.explicit)]

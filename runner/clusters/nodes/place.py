@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 from dataclasses import dataclass
@@ -59,12 +60,27 @@ def place_of(config: RunConfig) -> Place:
     if head is None:
         why = f"the head is not known (none of {', '.join((*HEAD_VARIABLES, 'SKYPILOT_NODE_IPS'))} is set)"
         problems.append(Problem("cluster.head", None, why, "add cluster.head=HOST:PORT, the same on every machine"))
+    elif _is_loopback(split_address(head)[0]):
+        why = "on every machine this is the machine itself"
+        problems.append(
+            Problem("cluster.head", head, why, "name the head as the others reach it: its host name or address")
+        )
     if problems:
         raise RequestError(problems)
     assert rank is not None
     assert head is not None
     host, port = split_address(head)
     return Place(rank, nodes, host, port)
+
+
+def _is_loopback(host: str) -> bool:
+    """Only what says so itself: a head whose own name resolves to 127.0.1.1 is reached all the same."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def split_address(text: str) -> tuple[str, int]:

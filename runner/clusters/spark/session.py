@@ -103,6 +103,9 @@ def open_session(config: RunConfig) -> Session:
         if wanted and wanted != session.master:
             why = f"this process has a session of {session.master} already"
             raise RequestError(Problem("cluster.master", wanted, why, "leave it out, or stop that session"))
+        if config.cluster.conf:
+            why = "settings are those of the session that this process has already"
+            raise RequestError(Problem("cluster.conf", ", ".join(config.cluster.conf), why, "leave it out"))
         return session
     master = wanted or os.environ.get("MASTER") or f"local[{plan.world_size(resolve_machine(config)[0])}]"
     interpreter = config.cluster.conf.get("spark.pyspark.python") or (
