@@ -19,7 +19,9 @@ _NAMES = re.compile(r"(TOKEN|_KEY|APIKEY|SECRET|PASSWORD|PASSWD|_PASS|_PAT|CREDE
 _START = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf]))"  # of a word, also after a line's end as JSON writes it
 _WORDS = r"(?:token|secret|password|passwd|api[_-]?key|access[_-]?key|apikey|signature|credential|auth)"
 _IN_URL = re.compile(r"(?<=://)[^/\s:@\"'<>]*:[^/\s@\"'<>]+(?=@)")
-_IN_QUERY = re.compile(rf"([?&;](?:[\w.-]*{_WORDS}[\w.-]*|sig|key)=)[^&\s\"'<>\\]+", re.IGNORECASE)
+_IN_QUERY = re.compile(
+    rf"([?&;](?:[\w.-]*{_WORDS}[\w.-]*|sig|key)=)[^&\s\"'<>\\]+?(?=[:;,.]?(?:[&\s\"'<>\\]|$))", re.IGNORECASE
+)
 _ASSIGNED = re.compile(
     rf"({_START}(?:[A-Z][A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY)|[a-z_]*{_WORDS})=[\"']?)"
     r"(?=[^\s\"',;&]*\d)(?=[^\s\"',;&]*[A-Za-z])[^\s\"',;&\\]{8,}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from runner.preflight.findings import on_split, places
 from runner.preflight.labels import given_names, label_problems
 from runner.recipe import Recipe
 
+_URL = re.compile(r"(^|/)(https?|s3|gs|hf|ftp|abfss?):/")  # a path keeps one of the two slashes
 SPLITS = ("train", "validation", "test")
 _DIALECT = ("delimiter", "quoting")
 _DROP = "or leave them out with dataset.drop_bad_rows=true (their number stands in the notes)"
@@ -140,6 +142,8 @@ def _absent_file(split: str, path: Path) -> tuple[str, str]:
         return f"this is a folder, not a file: {path}", fix
     if path.exists():
         return f"is no regular file: {path}", fix
+    if _URL.search(str(path)):
+        return "this is an address, not a file", f"download it, and {fix}"
     if set("*?[") & set(str(path)):
         return f"no file fits this pattern: {path}", fix
     siblings = [item.name for item in path.parent.iterdir() if item.is_file()] if path.parent.is_dir() else []

@@ -197,6 +197,13 @@ def test_no_override_is_advised_where_splits_name_a_column_differently(header: s
     assert "set dataset.columns" not in line
 
 
+@pytest.mark.parametrize("url", ["https://x.org/d.csv?a=1", "s3://bucket/d.csv", "hf://datasets/a/b.parquet"])
+def test_an_address_is_no_file(url: str, tmp_path: Path):
+    _, problems = checked(tmp_path, Path("unused"), table(tmp_path / "d.csv"), f'dataset.train="{url}"')
+    [line] = lines(problems)
+    assert "this is an address, not a file; download it, and set dataset.train=FILE" in line
+
+
 def test_a_file_without_a_header_is_told_so(tmp_path: Path):
     rows = table(tmp_path / "t.csv").read_text().partition("\n")[2]
     (tmp_path / "t.csv").write_text(rows)

@@ -80,6 +80,12 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert redacted(text) == text
 
 
+def test_what_follows_a_query_stays() -> None:
+    assert (
+        redacted(f"file=https://x.org/d?token={A}: no such file") == f"file=https://x.org/d?token={MASK}: no such file"
+    )
+
+
 def test_every_border_masks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     everything = "\n".join(FORMS)
     write_atomically(tmp_path / "config.yaml", everything)
