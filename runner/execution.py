@@ -25,7 +25,7 @@ from runner.errors import EXIT_COMPLETED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OU
 from runner.launch.host_client import Host, HostDied
 from runner.launch.memory_advice import memory_advice
 from runner.launch.process_signals import Stopping
-from runner.launch.watch import Interrupted, StallDetected, Watch
+from runner.launch.watch import Interrupted, StallDetected, StoppedEarly, Watch
 from runner.monitors.system_log import sampled
 from runner.preflight.assets import resolved_assets
 from runner.preflight.check import Checked
@@ -185,10 +185,6 @@ def _launch(request: Request, host: Host, watch: Watch, stop: Stopping, console:
     if stop.asked:
         raise StoppedEarly
     return request.launch.run(host, run_dir, request.environment, watch)
-
-
-class StoppedEarly(Exception):
-    """Asked to end before any rank was started."""
 
 
 def _build_ops(request: Request, host: Host, watch: Watch, stop: Stopping, console: Console) -> None:

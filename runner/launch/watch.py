@@ -30,6 +30,10 @@ class Interrupted(Exception):
     """A second Ctrl-C: end at once."""
 
 
+class StoppedEarly(Exception):
+    """Asked to end before there was an optimizer step to end at."""
+
+
 class StallDetected(Exception):
     """No rank has made progress for too long."""
 
@@ -78,10 +82,12 @@ class Watch:
 
         Raises:
             Interrupted: on a second Ctrl-C.
+            StoppedEarly: asked to end while data are prepared; what is prepared stays in the cache.
             StallDetected: when the ranks stood still for too long; their stacks are in their logs by then.
         """
         self._pass_on_stop()
         beats = read_heartbeats(self._run_dir)
+        self._stop_preparing(beats)
         self._show(beats.get(0, {}))
         self._show_said()
         self._warn_of_memory()
@@ -110,6 +116,16 @@ class Watch:
                 "asked to stop: the run ends at the next optimizer step or evaluation batch (Ctrl-C again ends it at "
                 "once)"
             )
+
+    def _stop_preparing(self, beats: dict[int, dict[str, Any]]) -> None:
+        """No rank looks for requests while it tokenises, and a job that is to end has seconds, not minutes.
+
+        Over several machines the ranks end at their first step: this runner could end its own ones only.
+        """
+        preparing = beats and all(str(beat.get("phase", "")).startswith(PREPARING) for beat in beats.values())
+        if preparing and self._stop.asked and self._config.launcher.num_nodes == 1:
+            self._kill()
+            raise StoppedEarly
 
     def _show(self, beat: dict[str, Any]) -> None:
         if not beat:

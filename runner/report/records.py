@@ -21,7 +21,7 @@ DEFAULT_FOLDERS = (Path("outputs"), Path("multirun"))
 
 
 class NoSuchFolder(Exception):
-    """A folder that was asked for does not exist; the message is one line for the user."""
+    """A folder that was asked for does not exist or cannot be read; the message is one line for the user."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def find_run_folders(roots: Sequence[Path]) -> list[Path]:
     A root may be a run folder, its record.json, a sweep folder or any tree.
 
     Raises:
-        NoSuchFolder: a root does not exist.
+        NoSuchFolder: a root does not exist, or cannot be read.
     """
     return find(roots).runs
 
@@ -47,7 +47,7 @@ def find(roots: Sequence[Path]) -> Found:
     """Run folders and sweeps under `roots`.
 
     Raises:
-        NoSuchFolder: a root does not exist.
+        NoSuchFolder: a root does not exist, or cannot be read.
     """
     runs: dict[str, Path] = {}
     sweeps: dict[str, Path] = {}
@@ -55,6 +55,8 @@ def find(roots: Sequence[Path]) -> Found:
         folder = root.parent if root.name == RECORD_NAME else root
         if not folder.is_dir():
             raise NoSuchFolder(f"no such folder: {root}")
+        if not os.access(folder, os.R_OK | os.X_OK):
+            raise NoSuchFolder(f"{root} cannot be read: permission denied")
         for match, is_run, is_sweep in _walk(str(folder)):
             if is_run:
                 runs.setdefault(os.path.realpath(match), Path(match))
