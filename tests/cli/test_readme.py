@@ -26,6 +26,8 @@ COMMANDS = {
     "python -m runner resume RUN_DIR": ("", 2, "RUN_DIR"),
     "python -m runner model=bert_base dataset=files dataset.train=train.csv dataset.validation=dev.csv": ("", *NO_HUB),
     "python -m runner recipe=chat_sft": (SMALL, 0, "token_accuracy"),
+    "python -m runner recipe=chat_sft adapter=lora": (SMALL, 0, "token_accuracy"),
+    "python -m runner eject zero_stage=2 --to my_training": ("", 0, "wrote"),
     "python -m runner predict RUN_DIR --input new.csv --output answers.csv": ("", 2, "RUN_DIR"),
     "python -m runner status": ("", 0, "no run in ./outputs or ./multirun is queued or running"),
     "python -m runner new my_task --from deberta_mrpc": ("", 0, "my_task"),
