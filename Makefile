@@ -51,7 +51,7 @@ test-cluster: $(STAMP) ## two nodes as network namespaces, and a Slurm of them (
 test-spark: $(STAMP) ## a standalone Spark of two nodes without a shared disk (root, Java, pyspark: 460 MB)
 	tests/rigs/install java openjdk-17-jre-headless
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[spark]"
-	$(PYTEST) -m spark tests/spark
+	$(PYTEST) -m spark tests/spark tests/unit/test_compat.py
 
 bench: $(STAMP) ## the figures of benchmarks/, as ratios
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks

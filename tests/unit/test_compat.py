@@ -19,7 +19,11 @@ from packaging.specifiers import SpecifierSet
 import runner.compat
 from tests.conftest import ROOT, cli_environment
 
-MODULES = sorted(found.name for found in pkgutil.iter_modules(runner.compat.__path__))
+ON_SPARK = ("spark_slots",)  # pyspark is installed by `make test-spark` only
+MODULES = [
+    pytest.param(found.name, marks=pytest.mark.spark) if found.name in ON_SPARK else found.name
+    for found in sorted(pkgutil.iter_modules(runner.compat.__path__))
+]
 
 
 @pytest.mark.parametrize("name", MODULES)
