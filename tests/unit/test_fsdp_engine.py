@@ -84,3 +84,32 @@ def test_shards_are_padded_rows_and_gathered_unit_by_unit() -> None:
     assert sizes["gathered_parameters"] == 4 * (40 + 16 + 16)
     whole = {item.category: item.bytes for item in FsdpLayout(False).items(workload, facts, None)}
     assert whole["gathered_parameters"] == 4 * (40 + 3 * 16)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrap", "advised"),
+    [
+        ("deberta-v2", ["BertLayer"], "fsdp.wrap=[DebertaV2Layer]"),
+        (
+            "blenderbot",
+            ["BlenderbotEncoderLayer", "T5Block"],
+            "fsdp.wrap=[BlenderbotDecoderLayer,BlenderbotEncoderLayer]",
+        ),
+        ("gpt2", ["gpt2block"], "fsdp.wrap=[GPT2Block]"),
+    ],
+)
+def test_a_class_that_the_model_does_not_have_is_refused_with_those_it_has(
+    kind: str, wrap: list[str], advised: str
+) -> None:
+    (problem,) = engine_named("fsdp").problems(config(model={"config": {"model_type": kind}}, fsdp={"wrap": wrap}))
+    assert problem.key == "fsdp.wrap"
+    assert wrap[-1] in problem.why
+    assert advised in problem.fix
+
+
+def test_classes_that_the_model_has_are_taken_and_none_is_an_error() -> None:
+    for kind, wrap in (("deberta-v2", ["DebertaV2Layer"]), ("gpt2", ["GPT2Block"]), ("unknown-kind", ["MyLayer"])):
+        asked = config(model={"config": {"model_type": kind}}, fsdp={"wrap": wrap})
+        assert engine_named("fsdp").problems(asked) == []
+    with pytest.raises(ValueError, match="at least 1 item"):
+        config(fsdp={"wrap": []})

@@ -22,6 +22,7 @@ class FsdpConfig(Section):
     )
     wrap: list[Text] | None = Field(
         None,
+        min_length=1,
         description="Classes of the layers that are sharded and gathered one by one, as the model's code names them; "
         "null: the layers that gradient checkpointing recomputes.",
     )

@@ -10,10 +10,11 @@ from typing_extensions import override
 
 from runner.config import plan
 from runner.config.schema import RunConfig
+from runner.config.sequence_limits import architecture_facts
 from runner.engines import base
 from runner.engines.base import FUSED_HIDES_OVERFLOWS, Rule
 from runner.engines.fsdp.config import fsdp_section
-from runner.engines.fsdp.layer_classes import layer_classes
+from runner.engines.fsdp.layer_classes import layer_classes, unknown_classes
 from runner.engines.fsdp.memory import FsdpLayout, fsdp_label
 from runner.errors import Problem
 from runner.memory.workload import StateLayout, Workload
@@ -107,7 +108,7 @@ class Engine(base.Engine):
         if config.precision.name == "fp16" and config.launcher.device == "cuda":
             why = "loss scaling over shards has not been proved here"
             found.append(Problem("precision", "fp16", why, "use precision=bf16"))
-        return found
+        return found + _unknown_wrap(config)
 
     def rules(self) -> tuple[Rule, ...]:
         """FSDP's keys matter under FSDP."""
@@ -116,6 +117,18 @@ class Engine(base.Engine):
         return (
             Rule(keys, lambda config: config.launcher.name == self.name, why, "add launcher=fsdp, or leave it out"),
         )
+
+
+def _unknown_wrap(config: RunConfig) -> list[Problem]:
+    """Classes to wrap that the model's code does not have."""
+    kind, wanted = str(architecture_facts(config.model).get("model_type", "")), fsdp_section(config).wrap or []
+    missing = unknown_classes(kind, wanted)
+    if not missing:
+        return []
+    own = layer_classes(kind)
+    why = f"the code of model_type={kind} has no {', '.join(missing)}"
+    fix = f"use 'fsdp.wrap=[{','.join(own)}]', or leave it out" if own else "leave it out"
+    return [Problem("fsdp.wrap", ",".join(wanted), why, fix)]
 
 
 def _replicas_of_shards(ranks: Mesh) -> dict[str, int]:

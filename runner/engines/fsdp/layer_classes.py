@@ -15,18 +15,28 @@ from pathlib import Path
 BASE = "GradientCheckpointingLayer"
 
 
-@lru_cache(maxsize=8)
 def layer_classes(model_type: str) -> tuple[str, ...]:
     """Names of a model type's layer classes, sorted; empty where its source is not found."""
+    return tuple(sorted(set(re.findall(rf"^class (\w+)\({BASE}\)", _source(model_type), re.MULTILINE))))
+
+
+def unknown_classes(model_type: str, wanted: Iterable[str]) -> list[str]:
+    """Those of some names that a model type's source does not mention; none where its source is not found."""
+    words = set(re.findall(r"\w+", _source(model_type)))
+    return [name for name in wanted if words and name not in words]
+
+
+@lru_cache(maxsize=8)
+def _source(model_type: str) -> str:
+    """The text of a model type's module; empty where it is not found."""
     found = importlib.util.find_spec("transformers")
-    if found is None or found.origin is None:
-        return ()
+    if found is None or found.origin is None or not model_type:
+        return ""
     module = model_type.replace("-", "_")
     try:
-        source = (Path(found.origin).parent / "models" / module / f"modeling_{module}.py").read_text(encoding="utf-8")
+        return (Path(found.origin).parent / "models" / module / f"modeling_{module}.py").read_text(encoding="utf-8")
     except OSError:
-        return ()
-    return tuple(sorted(set(re.findall(rf"^class (\w+)\({BASE}\)", source, re.MULTILINE))))
+        return ""
 
 
 def chosen_layers(module_classes: Iterable[type], wanted: list[str] | None) -> list[str]:
