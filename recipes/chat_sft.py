@@ -77,16 +77,24 @@ class ChatFineTuning(recipe.Recipe):
             return str(error)
         return None
 
+    def prompt(self, row: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> str:
+        """The conversation up to its last question; an answer behind it is what the model is asked for."""
+        return self._encoder_of(tokenizer).prompt(self.conversation(row))
+
+    def _encoder_of(self, tokenizer: PreTrainedTokenizerBase) -> ChatEncoder:
+        if self._encoder is None:
+            options = self.options
+            self._encoder = ChatEncoder(tokenizer, options.learn, options.max_length, options.system_into_user)
+        return self._encoder
+
     def features(self, rows: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
         """Tokens, labels (IGNORED where nothing is learned) and positions; packed rows hold several conversations."""
-        options = self.options
-        if self._encoder is None:
-            self._encoder = ChatEncoder(tokenizer, options.learn, options.max_length, options.system_into_user)
+        options, encoder = self.options, self._encoder_of(tokenizer)
         encoded: list[Encoded] = []
         for values in zip(*rows.values(), strict=True):
             self._rows += 1
             try:
-                encoded += self._encoder.encode(self.conversation(dict(zip(rows, values, strict=True))))
+                encoded += encoder.encode(self.conversation(dict(zip(rows, values, strict=True))))
             except chat_formats.WrongRow as error:
                 raise ValueError(f"row {self._rows} {error}") from None
         made = packing.packed(encoded, options.max_length) if options.packing else list(map(packing.alone, encoded))

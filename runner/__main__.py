@@ -33,6 +33,7 @@ VERBS = {
     "status": "where runs stand: queued, running, how they ended",
     "stop": "ask a run to checkpoint and end, or end it at once",
     "export": "write a from_pretrained folder from a run or one of its checkpoints",
+    "merge": "write the whole model of a run with an adapter",
     "predict": "predict the rows of a file with a run's model; no labels needed",
     "eject": "write a standalone folder: one training script and its files, no runner",
     "new": "start your own recipe as a copy of one of ours",

@@ -189,6 +189,15 @@ class Recipe:
         """Settings of `generate` that this task decides; empty for a task that does not generate."""
         return {}
 
+    def prompt(self, row: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> str:
+        """What a model that continues texts is given for a row without an answer, special tokens included where the
+        task's own texts hold them.
+
+        Raises:
+            ValueError: where the row holds none.
+        """
+        return str(row[self.column("text") or "text"])
+
     def samples(self, predictions: list[Any]) -> list[Any]:
         """Predictions as they are written to predictions/*.jsonl."""
         return predictions

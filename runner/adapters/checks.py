@@ -10,7 +10,7 @@ from pathlib import Path
 from runner.adapters.config import adapter_section
 from runner.config.model_types import config_class
 from runner.config.schema import RunConfig
-from runner.config.sequence_limits import architecture_facts
+from runner.config.sequence_limits import architecture_facts, is_adapter_folder
 from runner.errors import Problem, nearest
 from runner.machine import is_installed
 from runner.recipe import Recipe
@@ -23,7 +23,6 @@ TASK_TYPES = {
     "AutoModelForTokenClassification": "TOKEN_CLS",
     "AutoModelForQuestionAnswering": "QUESTION_ANS",
 }
-ADAPTER_FILE = "adapter_config.json"
 _OUTPUT_HEADS = ("lm_head", "embed_out")
 _TASK_HEADS = ("classifier", "score", "qa_outputs", "summary")
 
@@ -34,11 +33,6 @@ def package_problem(adapter: str, package: str, extra: str) -> list[Problem]:
         return []
     why = f"it needs {package}, which is not installed"
     return [Problem("adapter", adapter, why, f"pip install 'finetune-runner[{extra}]'")]
-
-
-def is_adapter_folder(path: str | Path | None) -> bool:
-    """Whether a folder holds an adapter, and not a whole model."""
-    return bool(path) and (Path(str(path)).expanduser() / ADAPTER_FILE).is_file()
 
 
 def adapter_problems(config: RunConfig, recipe: Recipe) -> list[Problem]:

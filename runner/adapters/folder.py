@@ -1,5 +1,5 @@
-"""A saved adapter: `adapter_model.safetensors` and `adapter_config.json` in peft's form, with the model's own
-configuration beside them, so that the folder alone says which model it belongs to.
+"""A saved adapter: `adapter_model.safetensors` and `adapter_config.json` in peft's form; the model's own configuration
+lies in `base/`, so that the folder alone says how the model is built.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.adapters.base import Shape
-from runner.adapters.checks import ADAPTER_FILE
+from runner.config.sequence_limits import ADAPTER_BASE, ADAPTER_FILE
 
 if TYPE_CHECKING:
     import torch
     from peft import PeftModel
     from transformers import PreTrainedModel
-
-BASE = "base"  # folder of the frozen weights inside an adapter's, where they lie nowhere else
 
 
 class BaseMissing(RuntimeError):
@@ -34,7 +32,7 @@ def write_adapter(model: torch.nn.Module, state: dict[str, torch.Tensor], folder
     settings = copy.deepcopy(adapted.config)
     if hasattr(settings, "quantization_config"):
         del settings.quantization_config
-    settings.save_pretrained(folder)
+    settings.save_pretrained(folder / ADAPTER_BASE)
 
 
 def name_base(folder: Path, source: str | None, revision: str | None) -> None:
@@ -69,8 +67,8 @@ def base_of(folder: Path) -> tuple[str, str | None]:
         BaseMissing: where its configuration names none that is there.
     """
     content = json.loads((folder / ADAPTER_FILE).read_text(encoding="utf-8"))
-    source, inside = content.get("base_model_name_or_path"), folder / BASE
-    if inside.is_dir():
+    source, inside = content.get("base_model_name_or_path"), folder / ADAPTER_BASE
+    if next(inside.glob("*.safetensors"), None):
         return str(inside), None
     if not source:
         raise BaseMissing(f"{folder / ADAPTER_FILE} names no base model (base_model_name_or_path)")
@@ -88,4 +86,5 @@ def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
     from peft import PeftModel
 
     whole: PreTrainedModel = PeftModel.from_pretrained(base, str(folder)).merge_and_unload()  # type: ignore[operator]
+    whole.requires_grad_(True)  # peft has frozen it
     return whole

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from runner import rundir
 from runner.config.schema import RunConfig
+from runner.config.sequence_limits import config_folder
 from runner.errors import EXIT_COMPLETED, Problem, RequestError
 
 
@@ -78,7 +79,7 @@ def _weights_of(source: Path, config: RunConfig, scratch: Path) -> Path:
     """The `from_pretrained` folder: the source itself, a run's `model`, or its newest checkpoint, exported."""
     from runner.inference.export import chosen_checkpoint, export
 
-    if (source / "config.json").is_file():
+    if (config_folder(source) / "config.json").is_file():
         return source
     if (source / "model").is_dir():
         return source / "model"

@@ -20,7 +20,7 @@ FLAGS = {
     "eject": ["--to"],
     "push": ["--to", "--public", "--dry-run"],
 }
-TAKES_FOLDERS = ("report", "resume", "track", "watch", "eject", "push", "export", "predict", "status", "stop")
+TAKES_FOLDERS = ("report", "resume", "track", "watch", "eject", "push", "export", "merge", "predict", "status", "stop")
 
 
 def script(shell: str, verbs: Mapping[str, str]) -> str:

@@ -142,6 +142,19 @@ class ChatEncoder:
         _check_nothing_left_out(messages, text)
         return text
 
+    def prompt(self, conversation: Conversation) -> str:
+        """The text that asks for the next answer: the turns up to the last that is none, and the opening of one.
+
+        Raises:
+            WrongRow: where no turn asks for an answer.
+        """
+        messages = list(conversation.messages)
+        while messages and messages[-1]["role"] == "assistant":
+            messages.pop()
+        if not messages:
+            raise WrongRow("has no turn that asks for an answer")
+        return self.render(messages, conversation.tools, opening=True)
+
     def _span(self, messages: list[Message], index: int, text: str, tools: list[Any] | None) -> tuple[int, int]:
         """Characters of an answer, what ends it included."""
         before = self.render(messages[:index], tools, opening=True) if index else ""

@@ -84,16 +84,17 @@ def predict(
         config: of the run that made it: recipe, options, class names, columns, evaluation batch.
     """
     import torch
-    import transformers
     from transformers import AutoTokenizer
 
+    from runner.inference.export import whole_model
     from runner.recipe import load_recipe
 
     recipe = load_recipe(config)
     tokenizer = AutoTokenizer.from_pretrained(folder)  # type: ignore[no-untyped-call]
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = getattr(transformers, recipe.auto_class).from_pretrained(folder).float().to(device).eval()
+    model: Any = whole_model(folder, recipe.auto_class, config.model)
+    model = model.to(device).eval()
     answers = _ANSWERS.get(recipe.auto_class, recipe_answers)
     if type(recipe).answers is not Recipe.answers:
         answers = own_answers
@@ -146,11 +147,18 @@ def continuations(
     model: PreTrainedModel, recipe: Recipe, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """`prediction`: how the model goes on after each text, greedily, at most 64 tokens."""
-    column = recipe.column("text") or "text"
-    texts = [str(row[column]) for row in rows]
+    try:
+        texts = [recipe.prompt(row, tokenizer) for row in rows]
+    except ValueError as error:
+        raise RequestError(Problem("--input", None, f"a row {error}", "fix the row")) from None
     tokenizer.padding_side = "left"
     room = max(8, int(getattr(model.config, "max_position_embeddings", 1024) or 1024) - _NEW_TOKENS)
-    encoded = tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=room).to(model.device)
+    # A chat template writes the first token itself; the tokenizer would add a second one.
+    written = bool(tokenizer.bos_token) and texts[0].startswith(str(tokenizer.bos_token))
+    special = {"add_special_tokens": False} if written else {}
+    encoded = tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=room, **special).to(
+        model.device
+    )
     encoded.pop("token_type_ids", None)
     new = cast(GeneratingModel, model).generate(
         **encoded, max_new_tokens=_NEW_TOKENS, do_sample=False, pad_token_id=tokenizer.pad_token_id

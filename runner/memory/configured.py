@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.config.resolve import resolve_machine
 from runner.config.schema import RunConfig
+from runner.config.sequence_limits import config_folder
 from runner.engines import engine_of
 from runner.memory.facts import Architecture, Family
 from runner.memory.workload import FALLBACK_LENGTH, DataLengths, Workload
@@ -47,9 +48,9 @@ def architecture_of(config: RunConfig) -> Architecture:
     """
     model = config.model
     facts: dict[str, Any] = dict(model.config)
-    if model.path and (Path(model.path) / "config.json").is_file():
+    if model.path and (config_folder(model.path) / "config.json").is_file():
         facts = json.loads(
-            (Path(model.path) / "config.json").read_text()
+            (config_folder(model.path) / "config.json").read_text()
         )  # as the run builds it: model.config has no say there
     elif not facts.get("model_type") and model.hub_id:
         facts = _cached_facts(model.hub_id, model.revision) | facts

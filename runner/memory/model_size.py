@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.config.inputs import ModelConfig
 from runner.config.schema import RunConfig
-from runner.config.sequence_limits import architecture_facts
+from runner.config.sequence_limits import architecture_facts, is_adapter_folder
 from runner.engines import engine_of
 
 LARGEST_HEADER = 100 * 2**20  # bytes; the limit of the safetensors format
@@ -33,6 +33,8 @@ def largest_tensor(model: ModelConfig) -> int:
 
 
 def _stored(folder: Path) -> int:
+    if is_adapter_folder(folder):
+        return 0  # the whole model's weights lie elsewhere
     total = 0
     for path in folder.glob("*.safetensors"):
         try:

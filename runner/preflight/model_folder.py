@@ -14,6 +14,7 @@ from typing import Any
 from runner import generation
 from runner.config.model_types import model_types
 from runner.config.schema import RunConfig
+from runner.config.sequence_limits import config_folder, is_adapter_folder
 from runner.errors import Problem, nearest
 from runner.machine import is_installed
 from runner.recipe import Recipe
@@ -31,20 +32,28 @@ def no_model_folder(path: str, key: str = "model.path") -> list[Problem]:
     try:
         if not folder.is_dir():
             return [Problem(key, path, "there is no such folder", f"set {key}=DIR")]
-        if (folder / "record.json").is_file() and (folder / "model" / "config.json").is_file():
+        if (folder / "record.json").is_file() and (config_folder(folder / "model") / "config.json").is_file():
             return [Problem(key, path, "this is a run's folder", f"use its final model: {key}={folder / 'model'}")]
         if (folder / "manifest.json").is_file() and folder.parent.name == "checkpoints":
             return [_checkpoint(key, path, folder.parent.parent)]
-        if not (folder / "config.json").is_file():
+        if not (config_folder(folder) / "config.json").is_file():
+            if is_adapter_folder(folder):
+                return [_foreign_adapter(key, path)]
             return [Problem(key, path, "this folder has no config.json", "give a folder written by save_pretrained")]
         return _configuration(folder, path, key)
     except OSError as error:
         return [Problem(key, path, f"it cannot be read ({error.strerror}: {error.filename})", f"set {key}=DIR")]
 
 
+def _foreign_adapter(key: str, path: str) -> Problem:
+    why = "it holds an adapter without the configuration of its model (base/config.json), which runs of ours write"
+    fix = f"merge it (peft: merge_and_unload, then save_pretrained), and give that folder as {key}=DIR"
+    return Problem(key, path, why, fix)
+
+
 def _checkpoint(key: str, path: str, run_dir: Path) -> Problem:
     why = "this is a checkpoint of a run, with optimizer states, and no model's folder"
-    if (run_dir / "model" / "config.json").is_file():
+    if (config_folder(run_dir / "model") / "config.json").is_file():
         return Problem(key, path, why, f"use the run's final model: {key}={run_dir / 'model'}")
     fix = (
         f"continue that run with `python -m runner resume '{run_dir}'`; at its end its model lies "
@@ -55,7 +64,7 @@ def _checkpoint(key: str, path: str, run_dir: Path) -> Problem:
 
 def _configuration(folder: Path, path: str, key: str) -> list[Problem]:
     try:
-        content = json.loads(read_regular(folder / "config.json"))
+        content = json.loads(read_regular(config_folder(folder) / "config.json"))
     except (ValueError, RecursionError) as error:
         why = f"its config.json is no JSON ({str(error)[:100]})"
         return [Problem(key, path, why, "give a folder written by save_pretrained")]

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from runner import paths
 from runner.adapters import adapter_of
-from runner.adapters.checks import is_adapter_folder
 from runner.adapters.folder import BaseMissing, base_of, merged
 from runner.config.catalogue import BUNDLED_TOKENIZER
 from runner.config.inputs import ModelConfig
 from runner.config.schema import RunConfig
-from runner.config.sequence_limits import position_limit
+from runner.config.sequence_limits import config_folder, is_adapter_folder, position_limit
 from runner.data.prepared import PreparedSplit
 from runner.engines import engine_of
 from runner.recipe import Recipe
@@ -92,7 +91,10 @@ def architecture(config: RunConfig, overrides: dict[str, Any]) -> PretrainedConf
         return made
     assert source is not None, "checked before the run"
     found: PretrainedConfig = AutoConfig.from_pretrained(
-        source, revision=_revision(model, source), trust_remote_code=model.trust_remote_code, **overrides
+        str(config_folder(source)) if model.path else source,
+        revision=_revision(model, source),
+        trust_remote_code=model.trust_remote_code,
+        **overrides,
     )
     return found
 

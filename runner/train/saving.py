@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from runner.adapters import adapter_of
-from runner.adapters.folder import BASE, name_base
+from runner.adapters.folder import name_base
+from runner.config.sequence_limits import ADAPTER_BASE
 from runner.engines.rank import Prepared, RankEngine
 from runner.recipe import Recipe
 from runner.train import assets
@@ -62,8 +63,8 @@ def save_base(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, adapter: Path,
         name_base(adapter, source, model.revision if source == model.hub_id else None)
         return
     base, _ = assets.base_model(recipe, tokenizer)
-    base.save_pretrained(adapter / BASE)
-    name_base(adapter, str(final / BASE), None)
+    base.save_pretrained(adapter / ADAPTER_BASE)
+    name_base(adapter, str(final / ADAPTER_BASE), None)
 
 
 def whole_shapes(engine: RankEngine, model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
