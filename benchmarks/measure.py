@@ -45,12 +45,14 @@ class Bench:
         work: folder for runs, models and caches of this benchmark.
         quick: fewer and smaller measurements, to try the harness.
         threads: CPU threads a rank, for the runner and the baseline alike.
+        last_run: folder of the last run by the runner.
     """
 
     work: Path
     quick: bool
     threads: int
     ranks: int = 2
+    last_run: Path = Path()
     _runs: int = 0
 
     def rounds(self, full: int) -> int:
@@ -97,6 +99,7 @@ class Bench:
         self._runs += 1
         folder = self.work / "runs" / f"{os.getpid()}-{self._runs:04}"
         done = self.run([*runner_command(*arguments), f'hydra.run.dir="{folder}"'])
+        self.last_run = folder
         return done, json.loads((folder / "record.json").read_text())
 
     def launch(self, script: str, *arguments: str, ranks: int | None = None) -> tuple[Done, dict[str, Any]]:
@@ -149,3 +152,10 @@ def typed(command: list[str]) -> str:
 def first_step_seconds(done: Done, record: dict[str, Any]) -> float:
     """From the start of the command (its interpreter included) to the end of the first optimizer step."""
     return float(record["runner"]["started_monotonic"]) + float(record["time_to_first_step_seconds"]) - done.started
+
+
+def step_seconds(folder: Path, step: int, done: Done, record: dict[str, Any]) -> float:
+    """From the start of the command to the end of an optimizer step that was logged."""
+    lines = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
+    elapsed = next(float(line["elapsed_seconds"]) for line in lines if line["step"] == step)
+    return float(record["runner"]["started_monotonic"]) + elapsed - done.started

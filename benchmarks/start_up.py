@@ -9,28 +9,37 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Bench, first_step_seconds, launch_command, runner_command, typed
+from benchmarks.measure import Bench, first_step_seconds, launch_command, runner_command, step_seconds, typed
 from benchmarks.result import Figure
 from benchmarks.workload import Pairs, tiny_pairs
 
 FEW_STEPS = 3
+TENTH = 10
 ROUNDS = 3
 
 
 def start_up(bench: Bench) -> list[Figure]:
     """Command → first optimizer step; a sweep's cells; memory and tokenised data along the way."""
     pairs = tiny_pairs(bench)
-    ours = [*pairs.runner(), f"train.max_steps={FEW_STEPS}", f"launcher.omp_num_threads={bench.threads}"]
-    theirs = [*pairs.script(), "--max_steps", str(FEW_STEPS)]
+    ours = [
+        *pairs.runner(),
+        f"train.max_steps={TENTH}",
+        "train.log_every=1",
+        f"launcher.omp_num_threads={bench.threads}",
+    ]
+    theirs = [*pairs.script(), "--max_steps", str(TENTH)]
     bench.launch("classification.py", *theirs)  # both sides start from a warm disk and with tokenised data
     bench.runner(*ours)
     to_first, baseline, data, memory, baseline_memory = [], [], [], [], []
+    to_tenth, baseline_tenth = [], []
     for _ in range(bench.rounds(ROUNDS)):
         done, figures = bench.launch("classification.py", *theirs)
         baseline.append(figures["first_step_at"] - done.started)
+        baseline_tenth.append(figures["tenth_step_at"] - done.started)
         baseline_memory.append(max(figures["peak_memory_bytes"]) / 2**20)
         done, record = bench.runner(*ours)
         to_first.append(first_step_seconds(done, record))
+        to_tenth.append(step_seconds(bench.last_run, TENTH, done, record))
         data.append(record["phases"]["data_preparation"])
         memory.append(max(record["peak_memory_bytes"]) / 2**20)
     commands = [
@@ -41,13 +50,22 @@ def start_up(bench: Bench) -> list[Figure]:
     return [
         Figure(
             "start_up",
-            f"command → first optimizer step, 2 ranks, ZeRO-2, {pairs.name}",
+            f"command → first optimizer step, 2 CPU ranks, ZeRO-2, {pairs.name}",
             "s",
             to_first,
             baseline,
             0.5,
             part="start_up",
             commands=commands,
+        ),
+        Figure(
+            "tenth_step",
+            f"command → tenth optimizer step, 2 CPU ranks, ZeRO-2, {pairs.name}",
+            "s",
+            to_tenth,
+            baseline_tenth,
+            0.4,
+            part="start_up",
         ),
         Figure(
             "sweep_cell",

@@ -55,11 +55,13 @@ class Figures:
 
     def __init__(self, accelerator, path):
         self.accelerator, self.path = accelerator, path
-        self.values = {"train_seconds": 0.0, "samples": 0, "first_step_at": None}
+        self.values = {"train_seconds": 0.0, "samples": 0, "first_step_at": None, "tenth_step_at": None}
+        self.steps = 0
 
     def step_done(self):
-        if self.values["first_step_at"] is None:
-            self.values["first_step_at"] = time.monotonic()
+        self.steps += 1
+        if self.steps in (1, 10):
+            self.values["first_step_at" if self.steps == 1 else "tenth_step_at"] = time.monotonic()
 
     def write(self, **more):
         peak = torch.tensor([peak_resident_bytes()], dtype=torch.int64)

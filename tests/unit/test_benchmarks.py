@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.growth import markdown
-from benchmarks.measure import Done, first_step_seconds, typed
+from benchmarks.measure import Done, first_step_seconds, step_seconds, typed
 from benchmarks.readme_table import with_table
 from benchmarks.result import Figure, markdown_table, spread, table_row
 
@@ -102,3 +102,11 @@ def test_results_hold_what_a_reader_needs_to_judge_them() -> None:
         assert figure["median"] == pytest.approx(sorted(figure["ours"])[len(figure["ours"]) // 2], rel=0.5)
         assert figure["spread"][0] <= figure["median"] <= figure["spread"][1]
         assert len(figure["ours"]) == len(figure["baseline"]) or not figure["baseline"]
+
+
+def test_a_step_is_timed_from_the_command(tmp_path: Path) -> None:
+    lines = [{"step": step, "elapsed_seconds": 3.0 + step} for step in range(1, 12)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    record = {"runner": {"started_monotonic": 100.25}}
+    done = Done(started=100.0, seconds=20.0, returncode=0, output="")
+    assert step_seconds(tmp_path, 10, done, record) == 13.25

@@ -62,9 +62,9 @@ def test_compressed_files_are_read_by_their_ending(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "content", "said", "fix"),
     [
-        ("a.csv", gzip.compress(b"x\n1\n"), r"these bytes are compressed \(\.gz\)", "rename it to a.csv.gz"),
+        ("a.csv", gzip.compress(b"x\n1\n", mtime=0), r"these bytes are compressed \(\.gz\)", "rename it to a.csv.gz"),
         ("a.csv.gz", b"x,y\n1,2\n", "is not compressed as .gz says", "rename it to a.csv"),
-        ("a.csv.gz", gzip.compress(b"x\n" + b"1\n" * 9000)[:40], "cannot be decompressed", "anew"),
+        ("a.csv.gz", gzip.compress(b"x\n" + b"1\n" * 9000, mtime=0)[:40], "cannot be decompressed", "anew"),
         ("a.jsonl", b"PAR1\x15\x04", "this is a Parquet file", "rename it to end in .parquet"),
         ("a.csv", b"PK\x03\x04\x14\x00", "a ZIP archive", "save it as CSV UTF-8"),
         ("a.xlsx", b"PK\x03\x04\x14\x00", "the ending .xlsx is not one of", "save the sheet as CSV UTF-8"),
