@@ -71,6 +71,8 @@ def _data(place: Path, train: str) -> list[str]:
 def _imported(place: Path) -> None:
     """What a command imports must be there before the rights are given up: the checkout may be closed to others."""
     assert answer("render", [*_data(place, "ok.csv"), f"hydra.run.dir={place}/home/run"]) == 0
+    for verb, further in (("resume", ()), ("report", ()), ("export", ("--to", "x"))):
+        assert answer(verb, [f"{place}/home/run", *further]) == 2
 
 
 @pytest.mark.parametrize(
