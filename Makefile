@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test test-cluster test-spark lint soak bench docs clean
+.PHONY: help setup run check test test-cluster test-spark lint soak bench gpu-check docs clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -55,6 +55,9 @@ test-spark: $(STAMP) ## a standalone Spark of two nodes without a shared disk (r
 
 bench: $(STAMP) ## the figures of benchmarks/, as ratios
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks
+
+gpu-check: $(STAMP) ## what only GPUs take, tried on this machine (ARGS=--dry-run: with the CPU in the GPU's place)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m runner.gpu_check $(ARGS)
 
 docs: $(STAMP) ## docs/configuration.md from the schema, docs/combinations.md from the checks
 	$(BIN)/python -m runner.documentation > docs/configuration.md

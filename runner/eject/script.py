@@ -119,6 +119,11 @@ def _without_script(config: RunConfig) -> list[Problem]:
     if config.scheduler.name not in _SCHEDULES:
         why = f"the script knows {', '.join(_SCHEDULES)}"
         found.append(Problem("scheduler", config.scheduler.name, why, "use scheduler=linear"))
+    if config.scheduler.warmup_ratio is not None:
+        why = "the script takes a number of steps"
+        found.append(
+            Problem("scheduler.warmup_ratio", config.scheduler.warmup_ratio, why, "use scheduler.warmup_steps")
+        )
     if adapter_of(config).label:
         found.append(Problem("adapter", adapter_of(config).name, "the script trains whole models", "use adapter=none"))
     train = config.train.model_dump(include={"evaluate_every_steps", "early_stopping_patience", "load_best_at_end"})

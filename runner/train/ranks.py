@@ -129,6 +129,22 @@ def parameter_checksum(engine: RankEngine, model: torch.nn.Module) -> list[float
     return [total, squares]
 
 
+def parameter_bits(engine: RankEngine, model: torch.nn.Module) -> int:
+    """Checksum of the bits of all parameters, the same in whatever order a device adds up.
+
+    Sums of floats differ in their last digits between GPU models: their order follows the number of multiprocessors.
+    Here the bits are added as integers, which wrap around at 2^64, tensor by tensor; the place of a tensor counts.
+    """
+    total: torch.Tensor | None = None
+    for parameter in model.parameters():
+        with engine.whole(parameter) as whole:
+            bits = whole.detach().flatten().contiguous().view(_SAME_SIZE[whole.element_size()])
+            parts = [part.long().sum() for part in torch.split(bits, CHECKSUM_ELEMENTS)]
+        for part in parts:
+            total = part if total is None else total * 31 + part
+    return 0 if total is None else int(total)
+
+
 def check_equal_parameters(
     place: RankPlace, engine: RankEngine, model: torch.nn.Module, when: str
 ) -> list[list[float]]:
@@ -137,8 +153,8 @@ def check_equal_parameters(
     Raises:
         RankError: when two ranks differ: they trained separate models.
     """
-    own = parameter_checksum(engine, model)
-    everyone = place.gather(own)
-    if any(other != own for other in everyone):
-        raise RankError(f"parameters differ between ranks {when}: checksums {everyone}")
-    return everyone
+    everyone = place.gather((parameter_checksum(engine, model), parameter_bits(engine, model)))
+    checksums = [checksum for checksum, _ in everyone]
+    if len({bits for _, bits in everyone}) > 1:
+        raise RankError(f"parameters differ between ranks {when}: checksums {checksums}")
+    return checksums

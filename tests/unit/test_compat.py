@@ -228,3 +228,18 @@ def private_uses(path: Path) -> list[str]:
             if written not in (f"self.{node.attr}", f"cls.{node.attr}", "os._exit"):
                 found.append(f"{where}:{node.lineno}: {written}")
     return found
+
+
+def test_groups_that_a_library_made_take_the_long_timeout() -> None:
+    """A process of one rank: a group made as DeepSpeed makes it has torch's 30 minutes (gloo) until it is changed."""
+    code = (
+        "import torch, torch.distributed as dist\n"
+        "from datetime import timedelta\n"
+        "from runner.compat.torch_group_timeouts import set_timeouts\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(hours=2))\n"
+        "options = dist.new_group([0])._get_backend(torch.device('cpu')).options\n"
+        "before = options._timeout\n"
+        "print(before, set_timeouts(timedelta(hours=3)), options._timeout)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.stdout.split() == ["0:30:00", "2", "3:00:00"], done.stderr

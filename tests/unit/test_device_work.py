@@ -23,7 +23,7 @@ from runner.train.context import Output, Task, Timing
 from runner.train.device_clock import DeviceClock
 from runner.train.loss_watch import LossWatch
 from runner.train.progress import MetricsLog
-from runner.train.ranks import RankPlace
+from runner.train.ranks import RankPlace, parameter_bits
 from runner.train.step_log import StepLog, TrainingDiverged
 from runner.train.timing import EpochTimes
 from tests.conftest import ROOT
@@ -280,3 +280,33 @@ def test_ranks_that_drift_apart_agree_on_a_step(tmp_path):
         for rank in range(2)
     ]
     assert [rank.communicate(timeout=120)[0].split("\n")[0] for rank in ranks] == ["32 [10]"] * 2
+
+
+class Whole:
+    """An engine whose parameters are whole."""
+
+    def whole(self, parameter):
+        return nullcontext(parameter)
+
+
+def bits_of(*tensors: torch.Tensor) -> int:
+    model = torch.nn.ParameterList(torch.nn.Parameter(tensor) for tensor in tensors)
+    return parameter_bits(Whole(), model)
+
+
+def test_the_checksum_of_bits_by_hand():
+    """1.0 is 0x3F800000 (1065353216), -2.0 is 0xC0000000 (-1073741824); the next tensor comes to 31 times that."""
+    first, second = torch.tensor([1.0, -2.0]), torch.tensor([1.0])
+    assert bits_of(first) == -8388608
+    assert bits_of(first, second) == -8388608 * 31 + 1065353216
+    assert bits_of(second, first) != bits_of(first, second)
+    assert bits_of(torch.tensor([1.0, 1.0000001])) == bits_of(torch.tensor([1.0, 1.0])) + 1
+
+
+def test_the_checksum_of_bits_knows_no_order_of_adding():
+    """Other pieces stand for another GPU's order of adding; sums of floats differ in their last digits there."""
+    values = torch.randn(10_001, generator=torch.Generator().manual_seed(0)) * 10.0 ** torch.arange(10_001).fmod(7)
+    whole = bits_of(values)
+    assert bits_of(values.flip(0)) == whole
+    assert float(values.sum()) != float(values.flip(0).sum()) or float(values.cumsum(0)[-1]) != float(values.sum())
+    assert bits_of(values.bfloat16()) == bits_of(values.bfloat16().flip(0)) != whole

@@ -15,15 +15,25 @@ import torch
 from accelerate.utils import DistributedType
 from typing_extensions import override
 
+from runner import rundir
 from runner.compat.deepspeed_checkpoint import reading_universal, without_recovery_script
 from runner.compat.deepspeed_muon import import_muon
 from runner.compat.deepspeed_ops import leave_out_shared_memory_op
+from runner.compat.torch_group_timeouts import set_timeouts
 from runner.compat.transformers_zero3 import not_partitioned_at_construction
 from runner.engines import engine_of, rank
 from runner.engines.deepspeed.config import zero_section
 from runner.engines.deepspeed.ops import use_built
 from runner.engines.optimizer import client_optimizer, parameter_groups
-from runner.engines.rank import AcceleratorOptions, Factor, GradientNorm, Prepared, RankError, StateWriter
+from runner.engines.rank import (
+    AcceleratorOptions,
+    Factor,
+    GradientNorm,
+    Prepared,
+    RankError,
+    StateWriter,
+    group_timeout,
+)
 from runner.optimizers.adamw import settings
 
 if TYPE_CHECKING:
@@ -85,6 +95,12 @@ class RankEngine(rank.RankEngine):
         return prepared
 
     def _prepared(self, model: torch.nn.Module, factor: Factor) -> Prepared:
+        prepared = self._prepare(model, factor)
+        if rundir.started_by_runner():
+            set_timeouts(group_timeout(self.config))  # ZeRO's groups take no part in the default group's
+        return prepared
+
+    def _prepare(self, model: torch.nn.Module, factor: Factor) -> Prepared:
         from accelerate.utils import DummyScheduler
 
         optimizer = self._optimizer(model)
