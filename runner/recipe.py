@@ -196,7 +196,10 @@ class Recipe:
         Raises:
             ValueError: where the row holds none.
         """
-        return str(row[self.column("text") or "text"])
+        column = self.column("text") or "text"
+        if row.get(column) is None:
+            raise ValueError(f"has no column {column!r} to continue")
+        return str(row[column])
 
     def samples(self, predictions: list[Any]) -> list[Any]:
         """Predictions as they are written to predictions/*.jsonl."""

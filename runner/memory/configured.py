@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from runner.adapters import adapter_of
 from runner.config.resolve import resolve_machine
 from runner.config.schema import RunConfig
 from runner.config.sequence_limits import config_folder
@@ -13,6 +14,11 @@ from runner.engines import engine_of
 from runner.memory.facts import Architecture, Family
 from runner.memory.workload import FALLBACK_LENGTH, DataLengths, Workload
 from runner.optimizers import optimizer_of
+
+ADAPTER_CAVEAT = (
+    "this is full fine-tuning: that an adapter's frozen weights have no gradients and no optimizer states, and may be "
+    "quantised, is not counted; the run needs less"
+)
 
 
 def workload_from_config(config: RunConfig, world_size: int, lengths: DataLengths | None = None) -> Workload:
@@ -38,6 +44,7 @@ def workload_from_config(config: RunConfig, world_size: int, lengths: DataLength
         num_processes=max(1, world_size // nodes),
         num_nodes=nodes,
         optimizer=optimizer_of(resolved.optimizer).states(resolved.optimizer),
+        caveats=(ADAPTER_CAVEAT,) if adapter_of(config).label else (),
         optimizer_kernel="fused" if resolved.optimizer.fused is True else "foreach",
     )
 

@@ -266,6 +266,7 @@ def _check_lengths(workload: Workload, facts: ModelFacts) -> None:
 
 
 def _notes(workload: Workload) -> Iterable[str]:
+    yield from workload.caveats
     yield f"sequence length: {_tokens(workload)} tokens, {workload.length_source}"
     if workload.precision != workload.compute_precision:
         yield f"{workload.layout.label} on a CPU ignores fp16: everything is computed in fp32"

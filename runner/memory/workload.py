@@ -98,6 +98,7 @@ class Workload:
     margin_fraction: float = 0.1
     optimizer: OptimizerStates = ADAMW_STATES
     optimizer_kernel: Kernel = "foreach"
+    caveats: tuple[str, ...] = ()  # what the estimate does not know of this run
 
     @property
     def world_size(self) -> int:

@@ -175,3 +175,15 @@ def test_a_checkpoint_holds_what_is_trained_and_takes_up_nothing_else() -> None:
     assert all(torch.equal(dict(second.named_parameters())[name], stored[name]) for name in trained)
     with pytest.raises(RankError, match="of another adapter"):
         load_stored_weights(second, {**stored, "something.else": torch.zeros(1)})
+
+
+def test_the_estimate_says_that_it_counts_the_whole_model_as_trained() -> None:
+    from runner.memory.configured import workload_from_config
+    from runner.memory.estimate import estimate
+
+    def notes(adapter: str) -> list[str]:
+        config, _ = resolve_machine(compose_run([*CHAT, f"adapter={adapter}"]).config)
+        return [note for note in estimate(workload_from_config(config, 2)).notes if "full fine-tuning" in note]
+
+    assert notes("none") == []
+    assert len(notes("lora")) == 1
