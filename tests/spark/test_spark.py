@@ -11,10 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from tests.conftest import ROOT, Result, cli_environment, command
 from tests.interrupting import LAUNCHERS, SHORT, logged, numbers
@@ -113,6 +115,12 @@ def own_project(folder: Path) -> tuple[str, ...]:
             )
     files = ("dataset=files", f"dataset.train={folder}/train.csv", f"dataset.validation={folder}/validation.csv")
     return (*files, "recipe.file=mine.py")
+
+
+def test_the_installed_pyspark_is_one_that_was_checked() -> None:
+    from runner.compat import spark_slots
+
+    assert SpecifierSet(spark_slots.CHECKED["pyspark"]).contains(version("pyspark"))
 
 
 def test_a_zero2_run_on_executors_without_a_shared_disk_equals_one_machine(
