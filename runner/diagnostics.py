@@ -20,8 +20,8 @@ from typing import Any
 from runner import machine, paths
 from runner.config.schema import RunConfig
 from runner.engines import every_engine
-from runner.machine import Finding
-from runner.memory.amounts import ask, host_memory_bytes
+from runner.machine import Finding, host_memory_bytes
+from runner.memory.amounts import ask, gib
 
 NEEDED = (
     "torch",
@@ -93,15 +93,15 @@ def _conflicts(package: str) -> Iterator[str]:
 
 def check_devices() -> Iterator[Finding]:
     """GPUs, their memory, and whether torch and the driver can use them; otherwise the CPU's memory."""
-    memory, cores = host_memory_bytes() / GIB, machine.physical_cores()
-    yield Finding("ok", "machine", f"{cores} CPU cores, {memory:.0f} GiB of main memory")
+    memory, cores = gib(host_memory_bytes(), 0), machine.physical_cores()
+    yield Finding("ok", "machine", f"{cores} CPU cores, {memory} of main memory")
     gpus, cuda = machine.visible_devices(), machine.torch_cuda()
     if not gpus:
         hidden = bool(machine.installed_devices())
         why = "CUDA_VISIBLE_DEVICES hides the GPUs" if hidden else "no GPU found (nvidia-smi lists none)"
         yield Finding("ok", "devices", f"{why}: runs use the CPU, 2 ranks unless set otherwise")
         return
-    yield Finding("ok", "devices", ", ".join(f"{gpu.name} ({gpu.memory_bytes / GIB:.0f} GiB)" for gpu in gpus))
+    yield Finding("ok", "devices", ", ".join(f"{gpu.name} ({gib(gpu.memory_bytes, 0)})" for gpu in gpus))
     if cuda is None:
         yield Finding(
             "problem",
@@ -211,7 +211,7 @@ def check_disks() -> Iterator[Finding]:
         yield Finding(
             "warning" if little else "ok",
             "caches",
-            f"{place.what} go to {place.path}: {place.free_bytes / GIB:.1f} GiB free",
+            f"{place.what} go to {place.path}: {gib(place.free_bytes, 1)} free",
             "set cache_dir=DIR (it moves all caches)" if little else "",
         )
     shared = Path("/dev/shm")
@@ -230,7 +230,7 @@ def _cache(folder: Path) -> Iterator[Finding]:
     present = next(path for path in (folder, *folder.parents) if path.exists())
     usage = shutil.disk_usage(present)
     on_root = os.stat(present).st_dev == os.stat("/").st_dev
-    state = f"HF_HOME is {folder}: {usage.free / GIB:.0f} of {usage.total / GIB:.0f} GiB free" + (
+    state = f"HF_HOME is {folder}: {usage.free / GIB:.0f} of {gib(usage.total, 0)} free" + (
         ", on the root disk" if on_root else ""
     )
     if not os.access(present, os.W_OK):

@@ -93,7 +93,7 @@ def _nvml_device(pynvml: ModuleType, index: int, driver: str) -> Device:
     try:
         memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
     except pynvml.NVMLError:  # it shares the host's
-        memory = _host_memory_bytes()
+        memory = _physical_memory_bytes()
     capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
     name, uuid = _text(pynvml.nvmlDeviceGetName(handle)), _text(pynvml.nvmlDeviceGetUUID(handle))
     return Device(index, name, memory, (int(capability[0]), int(capability[1])), uuid, driver)
@@ -127,7 +127,7 @@ def _device(line: str) -> Device:
     name, mebibytes, capability, uuid, driver = (part.strip() for part in rest.rsplit(",", 4))
     major, _, minor = capability.partition(".")
     # A GPU that shares the host's memory says [N/A] for its own; old drivers do for the compute capability.
-    memory = int(mebibytes) * 2**20 if mebibytes.isdigit() else _host_memory_bytes()
+    memory = int(mebibytes) * 2**20 if mebibytes.isdigit() else _physical_memory_bytes()
     known = (int(major), int(minor or 0)) if major.isdigit() else (0, 0)
     return Device(int(index), name, memory, known, uuid, driver)
 
@@ -147,7 +147,7 @@ def lacks_peer_access(devices: list[Device]) -> bool:
         return True
 
 
-def _host_memory_bytes() -> int:
+def _physical_memory_bytes() -> int:
     import psutil
 
     return int(psutil.virtual_memory().total)
@@ -221,6 +221,7 @@ def physical_cores() -> int:
     return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
 
 
+@lru_cache(maxsize=1)
 def boot_id() -> str:
     """Changes with every boot, so that a process id of an earlier boot is not taken for a living one."""
     try:
@@ -237,7 +238,7 @@ def description(gpu_ids: str = "all") -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": cpu_name(),
         "cpu_cores": physical_cores(),
-        "memory_bytes": _host_memory_bytes(),
+        "memory_bytes": _physical_memory_bytes(),
         "devices": [asdict(device) for device in visible_devices(gpu_ids)],
     }
 
@@ -268,3 +269,26 @@ def torch_cuda() -> str | None:
         return None
     match = re.search(r"^cuda[^=]*=\s*'([\d.]+)'", Path(found.origin).with_name("version.py").read_text(), re.MULTILINE)
     return match.group(1) if match else None
+
+
+def host_memory_bytes() -> int:
+    """Physical memory of this machine, or the control group's limit where that is smaller."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as file:
+                text = file.read().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            total = min(total, int(text))
+    return total
+
+
+def resident_peak_bytes(pid: int) -> int:
+    """The largest resident set of a process so far (VmHWM); 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+    except (OSError, StopIteration, ValueError):
+        return 0

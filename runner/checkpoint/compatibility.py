@@ -12,6 +12,7 @@ from runner import machine
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.errors import Problem
+from runner.mappings import flatten
 from runner.schedules import schedule_of
 
 HARMLESS = frozenset(
@@ -61,18 +62,8 @@ BATCH = ("train.micro_batch_size", "train.gradient_accumulation_steps", "train.g
 
 def changed(before: RunConfig, after: RunConfig) -> dict[str, Any]:
     """Dotted keys whose values differ → the new value."""
-    old, new = _flat(before.model_dump(mode="json")), _flat(after.model_dump(mode="json"))
+    old, new = flatten(before.model_dump(mode="json")), flatten(after.model_dump(mode="json"))
     return {key: new.get(key) for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)}
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, dict) and value:
-            found |= _flat(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = value
-    return found
 
 
 def check_changes(before: RunConfig, after: RunConfig, rows: int | None, done: int) -> list[Problem]:

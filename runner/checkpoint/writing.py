@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from runner.checkpoint.manifest import FileFacts
+from runner.memory.amounts import in_words
 from runner.rundir.record import FULL
 
 
@@ -111,12 +112,3 @@ def free_bytes(folder: Path) -> int:
     except OSError:
         return 0
     return facts.f_bavail * facts.f_frsize
-
-
-def in_words(number: float) -> str:
-    """Bytes with the unit that keeps the number short."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024 or unit == "GiB":
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    raise AssertionError

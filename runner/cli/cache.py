@@ -9,8 +9,7 @@ from runner import paths
 from runner.config.schema import RunConfig
 from runner.errors import EXIT_COMPLETED, Problem, RequestError
 from runner.made_cache import made, prune, size_of
-from runner.memory.amounts import parse_bytes
-from runner.memory.model_size import in_words
+from runner.memory.amounts import in_words, parse_bytes
 from runner.preflight.output_folders import locations
 
 USAGE = """usage: python -m runner cache [clean | prune [older_than=30d] [max_size=20GiB]] [cache_dir=DIR]

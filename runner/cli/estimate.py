@@ -12,7 +12,8 @@ from runner import errors, machine, paths
 from runner.config import plan
 from runner.config.resolve import DEFAULT_CPU_RANKS, resolve_machine
 from runner.config.schema import RunConfig
-from runner.memory.amounts import host_memory_bytes, parse_bytes
+from runner.machine import host_memory_bytes
+from runner.memory.amounts import parse_bytes
 
 if TYPE_CHECKING:
     from runner.memory.estimate import MemoryEstimate

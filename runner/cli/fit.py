@@ -19,6 +19,7 @@ from runner.fit.trial_log import default_name, kept_overrides, print_trial_log, 
 from runner.launch.host_pool import SharedHosts
 from runner.launch.process_signals import stopping
 from runner.launch.watch import console as terminal
+from runner.memory.amounts import mib
 from runner.preflight.check import Checked, check
 
 USAGE = """usage: python -m runner fit [KEY=VALUE | GROUP=OPTION ...]
@@ -161,7 +162,7 @@ def _tell(
 
 
 def _comment(composed: Composed, best: Trial, budget: MemoryBudget) -> str:
-    used = f"{(best.measured_bytes or 0) / 2**20:.0f} of {budget.bytes / 2**20:.0f} MiB a rank"
+    used = f"{(best.measured_bytes or 0) / 2**20:.0f} of {mib(budget.bytes)} a rank"
     command = f"Found by `python -m runner fit {' '.join(composed.overrides)}`:"
     return (
         f"{command}\n{used} ({budget.source.rstrip(',')}), a few optimizer steps on the longest rows and the "

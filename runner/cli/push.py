@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runner import paths
 from runner.errors import EXIT_COMPLETED, EXIT_FAILED, Problem, RequestError
-from runner.memory.model_size import in_words
+from runner.memory.amounts import in_words
 from runner.rundir.names import CONFIG_FILE
 from runner.rundir.record import FILE, Record
 from runner.secrets import redacted

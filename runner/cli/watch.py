@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from runner.errors import EXIT_COMPLETED
+from runner.memory.amounts import mib
 from runner.report.metrics_log import read_points
 from runner.report.records import DEFAULT_FOLDERS, find_run_folders
 from runner.rundir.heartbeat import read_heartbeats
@@ -87,7 +88,7 @@ def row(folder: Folder, status: str) -> list[str]:
 def _memory(folder: Folder) -> str:
     ranks = (folder.system[-1].get("rank_memory_bytes") or {}).values() if folder.system else []
     peak = max([*ranks, *(folder.record.get("peak_memory_bytes") or [])], default=0)
-    return f"{peak / 2**20:,.0f} MiB" if peak else ""
+    return mib(peak) if peak else ""
 
 
 def sparkline(values: list[float]) -> str:

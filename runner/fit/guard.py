@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from runner.launch.host_client import Host
+from runner.machine import resident_peak_bytes
 from runner.rundir.heartbeat import read_heartbeats
 
 
@@ -48,7 +48,7 @@ class GuardedHost:
 
     def _look(self, run_dir: Path, seconds: float) -> None:
         if self._limit is not None:
-            peaks = [resident_peak(int(beat.get("pid", 0))) for beat in read_heartbeats(run_dir).values()]
+            peaks = [resident_peak_bytes(int(beat.get("pid", 0))) for beat in read_heartbeats(run_dir).values()]
             self.peak_bytes = max([self.peak_bytes, *peaks])
             if self.peak_bytes > self._limit:
                 self._end("memory")
@@ -58,10 +58,3 @@ class GuardedHost:
     def _end(self, why: str) -> None:
         self.ended_by = self.ended_by or why
         self._host.kill_job()
-
-
-def resident_peak(pid: int) -> int:
-    """VmHWM of a process in bytes; 0 when it is gone."""
-    with contextlib.suppress(OSError, StopIteration, ValueError), open(f"/proc/{pid}/status") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
-    return 0

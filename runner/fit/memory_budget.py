@@ -9,7 +9,8 @@ from runner import machine
 from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.errors import Problem, RequestError
-from runner.memory.amounts import host_memory_bytes, parse_bytes
+from runner.machine import host_memory_bytes
+from runner.memory.amounts import gib, parse_bytes
 
 if TYPE_CHECKING:
     from runner.memory.workload import DataLengths
@@ -52,7 +53,7 @@ def budget_of(config: RunConfig) -> MemoryBudget:
             Problem(
                 "fit.memory_budget",
                 text,
-                f"{source} has {device / 2**30:.2f} GiB",
+                f"{source} has {gib(device)}",
                 f"use fit.memory_budget={device // 2**20}MiB or leave it out",
             )
         )

@@ -21,6 +21,7 @@ from runner.launch.device_lock import turn
 from runner.launch.host_client import Host
 from runner.launch.host_pool import SharedHosts
 from runner.launch.process_signals import Stopping
+from runner.memory.amounts import mib
 from runner.preflight.check import Checked, check
 from runner.rundir.record import METRICS_FILE
 from runner.rundir.trial import mark_trial
@@ -119,7 +120,7 @@ class TrialRunner:
     def _say(self, trial: Trial) -> None:
         speed = f", {trial.samples_per_second:.1f} samples/s" if trial.samples_per_second else ""
         batch = f"micro batch {trial.micro_batch_size} × {trial.gradient_accumulation_steps}"
-        used = f"{_mib(trial.measured_bytes or 0)} of {_mib(self.budget.bytes)}"
+        used = f"{mib(trial.measured_bytes or 0)} of {mib(self.budget.bytes)}"
         self.console.print(
             f"  trial {self.count}: {trial.candidate}, {batch}: {trial.status}{speed}, {used}",
             highlight=False,
@@ -199,7 +200,7 @@ def _status(ended: Ended, guard: GuardedHost, measured: int, limit: int | None) 
     """Did it run, did it not fit, or did it fail for another reason?"""
     reason = str(ended.record.data.get("reason") or "")
     if guard.ended_by == "memory" or (ended.status == "completed" and limit is not None and measured > limit):
-        return "over budget", f"a rank's resident memory reached {_mib(measured)}, more than {_mib(limit or 0)}"
+        return "over budget", f"a rank's resident memory reached {mib(measured)}, more than {mib(limit or 0)}"
     if guard.ended_by == "time" or "no progress for" in reason:
         return (
             "timed out",
@@ -224,7 +225,3 @@ def _samples_per_second(record: dict[str, Any], run_dir: Path) -> float | None:
     whole = [line["seconds"] for line in lines if ((line["step"] - 1) % steps_per_epoch + 1) * batch <= rows]
     seconds = whole[1:] or whole
     return batch / statistics.median(seconds) if seconds else None
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:.0f} MiB"

@@ -16,6 +16,7 @@ from runner.config.schema import RunConfig
 from runner.engines import engine_of
 from runner.fit.memory_budget import MemoryBudget
 from runner.fit.trial import Trial
+from runner.memory.amounts import mib
 from runner.rundir.record import write_atomically
 
 TRIAL_LOG_FILE = "ledger.json"
@@ -41,7 +42,7 @@ def print_trial_log(trials: list[Trial], budget: MemoryBudget, console: Console)
     heads = ("candidate", "method", "micro × accum.", "predicted", "measured", "samples/s", "result")
     lines = [heads, *(_cells(trial) for trial in trials)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    console.print(f"budget     {budget.bytes / MIB:.0f} MiB a rank ({budget.source.rstrip(',')})", highlight=False)
+    console.print(f"budget     {mib(budget.bytes)} a rank ({budget.source.rstrip(',')})", highlight=False)
     for line in lines:
         console.print(
             "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip(),
@@ -63,7 +64,7 @@ def _cells(trial: Trial) -> tuple[str, ...]:
 
 
 def _mib(size: int | None) -> str:
-    return f"{size / MIB:.0f} MiB" if size else "–"
+    return mib(size) if size else "–"
 
 
 def kept_overrides(typed: list[str], replaced: set[str]) -> list[str]:

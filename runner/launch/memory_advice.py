@@ -9,6 +9,7 @@ from runner.config import plan
 from runner.config.schema import RunConfig
 from runner.engines import engine_of
 from runner.engines.base import Saving
+from runner.memory.amounts import gib
 
 GIB = 2**30
 MOST_SUGGESTIONS = 3
@@ -34,7 +35,7 @@ def _fullness(failure: dict[str, Any]) -> str:
     peak, capacity = failure.get("peak_bytes"), failure.get("capacity_bytes")
     if not peak or not capacity:
         return ""
-    return f"; peak {peak / GIB:.2f} GiB of {capacity / GIB:.2f} GiB"
+    return f"; peak {gib(peak)} of {gib(capacity)}"
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, cast
 
-import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -19,6 +18,8 @@ from runner.config.schema import RunConfig
 from runner.data.preparing import PREPARING
 from runner.launch.preparation_lines import PreparationLines
 from runner.launch.process_signals import Stopping
+from runner.machine import host_memory_bytes
+from runner.memory.amounts import gib
 from runner.rundir.heartbeat import read_heartbeats
 from runner.safe_stdout import SafeStdout
 from runner.train.progress import SAID
@@ -215,10 +216,10 @@ def memory_warning(prediction: dict[str, Any], config: RunConfig) -> str | None:
             "the device",
         )
     else:
-        needed, has, place = prediction["per_host_bytes"], psutil.virtual_memory().total, "this host"
+        needed, has, place = prediction["per_host_bytes"], host_memory_bytes(), "this host"
     if needed <= has:
         return None
     return (
-        f"warning: memory: the run is predicted to need {needed / 2**30:.1f} GiB, {place} has {has / 2**30:.1f} "
+        f"warning: memory: the run is predicted to need {gib(needed, 1)}, {place} has {has / 2**30:.1f} "
         "GiB; `python -m runner estimate` with the same overrides shows what fits"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 
@@ -33,20 +32,6 @@ def ask(*command: str, timeout_seconds: float = 5.0) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def host_memory_bytes() -> int:
-    """Physical memory of this machine, or the control group's limit where that is smaller."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            with open(path) as file:
-                text = file.read().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            total = min(total, int(text))
-    return total
-
-
 def parse_bytes(text: str) -> int:
     """`24GiB`, `80GB`, `512M` or plain bytes → bytes. Raises ValueError with the accepted forms."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*", text)
@@ -54,3 +39,22 @@ def parse_bytes(text: str) -> int:
     if match is None or unit is None or float(match.group(1)) == 0:
         raise ValueError(f"{text!r} is no amount of memory; write for example 24GiB, 80GB or 25769803776")
     return int(float(match.group(1)) * unit)
+
+
+def in_words(number: float) -> str:
+    """Bytes with the unit that keeps the number short: `512 B`, `1.5 KiB`, `19.8 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
+
+
+def gib(number: float, digits: int = 2) -> str:
+    """Bytes where GiB are compared: `19.83 GiB`."""
+    return f"{number / 2**30:.{digits}f} GiB"
+
+
+def mib(number: float, digits: int = 0) -> str:
+    """Bytes where MiB are compared: `512 MiB`."""
+    return f"{number / 2**20:.{digits}f} MiB"

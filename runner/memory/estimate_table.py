@@ -8,6 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from runner.memory.amounts import gib, mib
 from runner.memory.estimate import EXCLUDED, MemoryEstimate
 from runner.memory.items import CATEGORIES, MOMENTS
 from runner.memory.past_predictions import PastPrediction
@@ -19,8 +20,8 @@ def size(number: int) -> str:
     if number == 0:
         return "-"
     if number >= 2**30:
-        return f"{number / 2**30:.2f} GiB"
-    return f"{number / 2**20:.0f} MiB" if number >= 10 * 2**20 else f"{number / 2**20:.2f} MiB"
+        return gib(number)
+    return mib(number) if number >= 10 * 2**20 else mib(number, 2)
 
 
 def show(console: Console, found: MemoryEstimate, largest: Fit | None, device_bytes: int | None) -> None:

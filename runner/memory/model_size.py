@@ -102,12 +102,3 @@ def kept_checkpoints(config: RunConfig) -> int:
         if total and wanted.every_steps and not wanted.every_epoch and not wanted.every_minutes
         else several
     )
-
-
-def in_words(number: float) -> str:
-    """Bytes with the unit that keeps the number short."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} TiB"

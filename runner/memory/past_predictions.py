@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.engines import label_of
+from runner.record_format import RECORD_FILE
 from runner.regular_files import read_regular
 
 FOLDERS = (Path("outputs"), Path("multirun"))
@@ -30,7 +31,7 @@ class PastPrediction:
 
 def past_predictions(folders: Sequence[Path] = FOLDERS, limit: int = 10) -> list[PastPrediction]:
     """The newest `limit` runs whose record holds a prediction and a measured peak; unreadable records are skipped."""
-    paths = [path for folder in folders if folder.is_dir() for path in folder.rglob("record.json")]
+    paths = [path for folder in folders if folder.is_dir() for path in folder.rglob(RECORD_FILE)]
     newest = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
     found: list[PastPrediction] = []
     for prediction in _read(newest):

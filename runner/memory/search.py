@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from runner.engines import every_engine
+from runner.memory.amounts import gib
 from runner.memory.estimate import MemoryEstimate, estimate
 from runner.memory.items import CATEGORIES, MOMENTS
 from runner.memory.workload import Workload
@@ -52,19 +53,19 @@ def fit(workload: Workload, device_bytes: int) -> Fit:
         middle = (low + high) // 2
         low, high = (middle, high) if needs(middle) <= device_bytes else (low, middle)
     over = estimate(workload.with_batch(low + 1))
-    return Fit(low, f"{low + 1} rows need {over.device_bytes_per_rank / GIB:.2f} GiB, most of it {_heaviest(over)}")
+    return Fit(low, f"{low + 1} rows need {gib(over.device_bytes_per_rank)}, most of it {_heaviest(over)}")
 
 
 def _too_small(one: MemoryEstimate, device_bytes: int) -> str:
-    need, have = one.device_bytes_per_rank / GIB, device_bytes / GIB
+    need, have = gib(one.device_bytes_per_rank), gib(device_bytes)
     moment = MOMENTS[one.peak_moment].split(":")[0]
-    return f"one row needs {need:.2f} GiB of {have:.2f} GiB ({moment}), most of it {_heaviest(one)}"
+    return f"one row needs {need} of {have} ({moment}), most of it {_heaviest(one)}"
 
 
 def _heaviest(found: MemoryEstimate) -> str:
     sizes = {label: found.category_at(name, found.peak_moment) for name, label in CATEGORIES.items()}
     label = max(sizes, key=lambda key: sizes[key])
-    return f"{label} ({sizes[label] / GIB:.2f} GiB)"
+    return f"{label} ({gib(sizes[label])})"
 
 
 def alternatives(workload: Workload, device_bytes: int | None = None, splits: bool = False) -> list[Alternative]:

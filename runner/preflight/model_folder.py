@@ -18,6 +18,7 @@ from runner.config.sequence_limits import config_folder, is_adapter_folder
 from runner.errors import Problem, nearest
 from runner.machine import is_installed
 from runner.recipe import Recipe
+from runner.record_format import RECORD_FILE
 from runner.regular_files import read_regular
 
 LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
@@ -32,7 +33,7 @@ def no_model_folder(path: str, key: str = "model.path") -> list[Problem]:
     try:
         if not folder.is_dir():
             return [Problem(key, path, "there is no such folder", f"set {key}=DIR")]
-        if (folder / "record.json").is_file() and (config_folder(folder / "model") / "config.json").is_file():
+        if (folder / RECORD_FILE).is_file() and (config_folder(folder / "model") / "config.json").is_file():
             return [Problem(key, path, "this is a run's folder", f"use its final model: {key}={folder / 'model'}")]
         if (folder / "manifest.json").is_file() and folder.parent.name == "checkpoints":
             return [_checkpoint(key, path, folder.parent.parent)]

@@ -13,7 +13,8 @@ from runner import paths, rundir
 from runner.adapters import adapter_of
 from runner.config.schema import RunConfig
 from runner.errors import Problem, Severity
-from runner.memory.model_size import in_words, kept_checkpoints, parameter_count, state_bytes
+from runner.memory.amounts import in_words
+from runner.memory.model_size import kept_checkpoints, parameter_count, state_bytes
 from runner.preflight.assets import hub_cache, in_cache, needed_assets
 from runner.rundir.record import FILE
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal
 
+from runner.machine import boot_id
 from runner.report.reading import integer, number, text
 
 Liveness = Literal["alive", "dead", "unknown"]
@@ -20,15 +20,6 @@ def this_host() -> str:
     return platform.node()
 
 
-@lru_cache(maxsize=1)
-def this_boot_id() -> str:
-    """Linux's random id of the present boot; '' where there is none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
 def runner_liveness(runner: Mapping[str, Any]) -> Liveness:
     """Judge the record's `runner` mapping: `pid`, `create_time` (seconds since the epoch), `host`, `boot_id`.
 
@@ -36,10 +27,10 @@ def runner_liveness(runner: Mapping[str, Any]) -> Liveness:
     host, boot and (within 2 s) start time must agree. Another host cannot be judged from here.
     """
     pid, create_time = integer(runner.get("pid")), number(runner.get("create_time"))
-    host, boot_id = text(runner.get("host")), text(runner.get("boot_id"))
+    host, boot = text(runner.get("host")), text(runner.get("boot_id"))
     if pid is None or pid <= 0 or host != this_host():
         return "unknown"
-    if boot_id and this_boot_id() and boot_id != this_boot_id():
+    if boot and boot_id() and boot != boot_id():
         return "dead"
     return "alive" if _process_matches(pid, create_time) else "dead"
 

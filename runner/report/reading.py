@@ -74,18 +74,3 @@ def integers(value: object) -> tuple[int, ...]:
     """The whole numbers of a list, in order; everything else is left out."""
     found = (integer(item) for item in sequence(value))
     return tuple(item for item in found if item is not None)
-
-
-def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested mapping as one level of dotted keys; lists stay values."""
-    flat: dict[str, Any] = {}
-    _flatten_into(flat, value, prefix)
-    return flat
-
-
-def _flatten_into(flat: dict[str, Any], value: Mapping[str, Any], prefix: str) -> None:
-    for key, item in value.items():
-        if item and (type(item) is dict or isinstance(item, Mapping)):
-            _flatten_into(flat, item, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = item

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.record_format import RECORD_FILE, SCHEMA_VERSION
 from runner.regular_files import read_regular
 from runner.report.liveness import runner_liveness
 from runner.report.reading import mapping, text
 from runner.report.run_view import Run, run_from_record, unreadable_run
 from runner.report.sweep_lists import SWEEP_FILE
-from runner.report.versions import CURRENT_SCHEMA_VERSION, schema_version
+from runner.report.versions import schema_version
 
-RECORD_NAME = "record.json"
 DEFAULT_FOLDERS = (Path("outputs"), Path("multirun"))
 
 
@@ -52,7 +52,7 @@ def find(roots: Sequence[Path]) -> Found:
     runs: dict[str, Path] = {}
     sweeps: dict[str, Path] = {}
     for root in roots:
-        folder = root.parent if root.name == RECORD_NAME else root
+        folder = root.parent if root.name == RECORD_FILE else root
         if not folder.is_dir():
             raise NoSuchFolder(f"no such folder: {root}")
         if not os.access(folder, os.R_OK | os.X_OK):
@@ -70,7 +70,7 @@ def _walk(top: str) -> Iterator[tuple[str, bool, bool]]:
     links not followed.
     """
     for folder, subfolders, files in os.walk(top):
-        is_run = RECORD_NAME in files
+        is_run = RECORD_FILE in files
         if is_run or SWEEP_FILE in files:
             yield folder, is_run, SWEEP_FILE in files
         skipped = {"checkpoints", "model"} if is_run else set()
@@ -85,28 +85,28 @@ def read_runs(folders: Iterable[Path]) -> list[Run]:
 def read_run(folder: Path) -> Run:
     """The run of one folder; a record that cannot be read becomes a row that says why."""
     try:
-        raw = json.loads(read_regular(folder / RECORD_NAME))
+        raw = json.loads(read_regular(folder / RECORD_FILE))
     except OSError as error:
-        return unreadable_run(folder, f"{RECORD_NAME} cannot be read: {error.strerror}")
+        return unreadable_run(folder, f"{RECORD_FILE} cannot be read: {error.strerror}")
     except (ValueError, RecursionError) as error:
-        return unreadable_run(folder, f"{RECORD_NAME} is not valid JSON: {str(error)[:120]}")
+        return unreadable_run(folder, f"{RECORD_FILE} is not valid JSON: {str(error)[:120]}")
     problem = _version_problem(raw)
     if problem:
         return unreadable_run(folder, problem)
     if not text(raw.get("status")):
-        return unreadable_run(folder, f"{RECORD_NAME} says no status: it is not a whole record")
+        return unreadable_run(folder, f"{RECORD_FILE} says no status: it is not a whole record")
     return run_from_record(judge_status(raw), folder)
 
 
 def _version_problem(raw: object) -> str | None:
     """Why a parsed file is no record that can be understood, or None."""
     if not isinstance(raw, Mapping):
-        return f"{RECORD_NAME} holds no JSON object"
+        return f"{RECORD_FILE} holds no JSON object"
     version = schema_version(raw)
     if version is None:
-        return f"{RECORD_NAME} has no schema_version: it is not a record of this runner"
-    if not 1 <= version <= CURRENT_SCHEMA_VERSION:
-        return f"schema version {version} is unknown here (newest known: {CURRENT_SCHEMA_VERSION}); use a newer runner"
+        return f"{RECORD_FILE} has no schema_version: it is not a record of this runner"
+    if not 1 <= version <= SCHEMA_VERSION:
+        return f"schema version {version} is unknown here (newest known: {SCHEMA_VERSION}); use a newer runner"
     return None
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.engines import label_of
-from runner.report.reading import dig, flatten, integer, integers, mapping, number, numbers, sequence, text
+from runner.mappings import flatten
+from runner.report.reading import dig, integer, integers, mapping, number, numbers, sequence, text
 
 _FULL_EPOCH_SHARE = 0.95
 

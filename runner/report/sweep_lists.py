@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.record_format import RECORD_FILE
 from runner.regular_files import read_regular
 from runner.report.reading import integer, mapping, sequence, text
 
@@ -64,7 +65,7 @@ def elsewhere(planned: Sequence[PlannedRun], found: Sequence[Path]) -> list[Path
     """Folders of planned runs that are not among the found ones and hold a record."""
     known = {folder.resolve() for folder in found}
     wanted = dict.fromkeys(run.folder for run in planned if run.folder.resolve() not in known)
-    return [folder for folder in wanted if (folder / "record.json").is_file()]
+    return [folder for folder in wanted if (folder / RECORD_FILE).is_file()]
 
 
 def planned_repeats(planned: Sequence[PlannedRun]) -> dict[str, int]:

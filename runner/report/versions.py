@@ -7,8 +7,6 @@ from typing import Any
 
 from runner.report.reading import integer
 
-CURRENT_SCHEMA_VERSION = 1
-
 
 def schema_version(raw: Mapping[str, Any]) -> int | None:
     """The record's schema version; None when it names none or something that is no whole number."""

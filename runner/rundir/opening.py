@@ -13,10 +13,11 @@ from typing import Any
 from runner import __version__, machine
 from runner.config import plan
 from runner.config.schema import RunConfig
+from runner.record_format import SCHEMA_VERSION
 from runner.rundir import provenance
 from runner.rundir.names import PREDICTION_FILE
 from runner.rundir.rank_environment import started_by_runner
-from runner.rundir.record import FILE, SCHEMA_VERSION, Record, now
+from runner.rundir.record import FILE, Record, now
 
 AGENT_START = "RUNNER_AGENT_START"  # on a node that is not the head: its own clock says nothing about the record's
 

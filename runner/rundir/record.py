@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from runner.plain_text import storable
+from runner.record_format import RECORD_FILE
 from runner.regular_files import read_regular
 from runner.secrets import redacted
 
-SCHEMA_VERSION = 1
 FULL = (errno.ENOSPC, errno.EDQUOT)  # no space, or no more of it for this user
-FILE = "record.json"
+FILE = RECORD_FILE
 METRICS_FILE = "metrics.jsonl"
 
 

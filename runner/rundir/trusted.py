@@ -16,8 +16,9 @@ from runner.config.schema import RunConfig
 from runner.config.yaml_shape import shape_problem
 from runner.errors import Problem, RequestError
 from runner.recipe import recipe_path
+from runner.record_format import SCHEMA_VERSION
 from runner.regular_files import read_regular
-from runner.rundir.record import FILE, SCHEMA_VERSION
+from runner.rundir.record import FILE
 
 TRUST = "--trust-code"
 LARGEST_RECORD = 500_000_000  # bytes

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.compose.multirun import make_folder
+from runner.record_format import RECORD_FILE
 from runner.regular_files import read_regular
 from runner.report.records import find_run_folders, judge_status
 from runner.report.sweep_lists import SWEEP_FILE
@@ -56,7 +57,7 @@ def earlier_cells(roots: Iterable[Path]) -> dict[str, Earlier]:
 
 def _read(folder: Path) -> Earlier | None:
     try:
-        raw = json.loads(read_regular(folder / "record.json"))
+        raw = json.loads(read_regular(folder / RECORD_FILE))
     except (OSError, ValueError, RecursionError):
         return None
     return Earlier(folder, dict(judge_status(raw))) if isinstance(raw, dict) else None

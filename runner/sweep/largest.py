@@ -16,6 +16,7 @@ from runner.fit.trial import TrialRunner
 from runner.fit.trial_log import write_trial_log
 from runner.launch.host_pool import SharedHosts
 from runner.launch.process_signals import Stopping
+from runner.memory.amounts import mib
 from runner.preflight.check import check
 from runner.sweep.jobs import Job
 
@@ -72,7 +73,7 @@ def _search(job: Job, composed: Composed, hosts: SharedHosts, stop: Stopping, co
     budget = budget_of(job.checked.config)
     config = job.checked.config.model_copy(deep=True)
     config.train.gradient_accumulation_steps = 1
-    console.print(f"  searching the largest micro batch within {budget.bytes / 2**20:.0f} MiB a rank", highlight=False)
+    console.print(f"  searching the largest micro batch within {mib(budget.bytes)} a rank", highlight=False)
     largest = find_largest(composed, config, TrialRunner(folder, budget, hosts, stop, console), job.label)
     result = {"largest_micro_batch": largest.rows, "limit": largest.limit}
     ledger = write_trial_log(folder, budget, largest.trials, result)

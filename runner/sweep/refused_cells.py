@@ -11,7 +11,8 @@ from runner.config.resolve import resolve_machine
 from runner.config.schema import RunConfig
 from runner.errors import Problem
 from runner.execution import typed_command
-from runner.rundir.record import SCHEMA_VERSION, Record, now
+from runner.record_format import SCHEMA_VERSION
+from runner.rundir.record import Record, now
 from runner.sweep.history import free_folder
 from runner.sweep.jobs import Job
 

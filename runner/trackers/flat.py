@@ -7,25 +7,20 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from runner.mappings import flatten
 from runner.trackers.tracker import Scalar
 
 LONGEST_TEXT = 500  # characters; MLflow's servers refuse longer parameters
 
 
-def flattened(tree: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Scalar], list[str]]:
+def flattened(tree: Mapping[str, Any]) -> tuple[dict[str, Scalar], list[str]]:
     """Dotted name → number, truth value or text; and the names whose text was shortened.
 
     Lists of plain values become their JSON text; None becomes `null`, as in YAML. An empty mapping is `{}`.
     """
     values: dict[str, Scalar] = {}
     shortened: list[str] = []
-    for name, value in tree.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, dict) and value:
-            inside, short = flattened(value, f"{key}.")
-            values |= inside
-            shortened += short
-            continue
+    for key, value in flatten(tree).items():
         plain = value if isinstance(value, (bool, int, float)) else _text(value)
         if isinstance(plain, str) and len(plain) > LONGEST_TEXT:
             plain = plain[: LONGEST_TEXT - 1] + "…"

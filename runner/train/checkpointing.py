@@ -22,9 +22,10 @@ from runner import rundir
 from runner.checkpoint import folders, retention
 from runner.checkpoint.folders import Checkpoint
 from runner.checkpoint.manifest import FileFacts, Manifest, read_manifest, write_manifest
-from runner.checkpoint.writing import Writer, failure_text, free_bytes, in_words
+from runner.checkpoint.writing import Writer, failure_text, free_bytes
 from runner.engines import engine_of
 from runner.engines.rank import RankError
+from runner.memory.amounts import in_words
 from runner.rundir import provenance
 from runner.rundir.record import now
 from runner.train import loop

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from runner.config.schema import RunConfig
-from runner.memory.amounts import host_memory_bytes, parse_bytes
+from runner.machine import host_memory_bytes
+from runner.memory.amounts import parse_bytes
 from runner.train.timing import peak_memory_bytes
 
 

@@ -8,6 +8,7 @@ the phase that queued it. A phase inside another is charged to itself only.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from runner.machine import resident_peak_bytes
 
 PHASES = (
     "startup",
@@ -205,5 +208,4 @@ def peak_memory_bytes(device_type: str) -> int:
         import torch
 
         return int(torch.cuda.max_memory_allocated())
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+    return resident_peak_bytes(os.getpid())

@@ -15,8 +15,9 @@ import pytest
 from report_records import points, record, write_run
 from rich.console import Console
 
+from runner.machine import boot_id
 from runner.memory.past_predictions import past_predictions
-from runner.report.liveness import runner_liveness, this_boot_id, this_host
+from runner.report.liveness import runner_liveness, this_host
 from runner.report.metrics_log import elapsed_seconds, read_points
 from runner.report.records import NoSuchFolder, find_run_folders, read_run, read_runs
 from runner.report.tables import compare
@@ -27,7 +28,7 @@ FIXTURES = Path(__file__).parent / "records"
 
 
 def _runner(pid: int, create_time: float) -> dict[str, object]:
-    return {"pid": pid, "create_time": create_time, "host": this_host(), "boot_id": this_boot_id()}
+    return {"pid": pid, "create_time": create_time, "host": this_host(), "boot_id": boot_id()}
 
 
 def _myself(**changes: object) -> dict[str, object]:

@@ -8,6 +8,8 @@ import ast
 import re
 from typing import get_args
 
+import pytest
+
 from runner import engines
 from runner.sweep.imports import PACKAGE, file_of, imported
 from tests.unit.test_compat import private_uses
@@ -133,6 +135,33 @@ def test_nobody_outside_engines_imports_one_of_them() -> None:
 
 def test_private_names_of_libraries_are_used_in_compat_only() -> None:
     assert [use for path in MODULES.values() if path.parent != PACKAGE / "compat" for use in private_uses(path)] == []
+
+
+# A fact → how its own reading looks in the source, and the one module that may hold that.
+OWNERS = {
+    "the boot id": (r"random/boot_id", "machine"),
+    "the host's memory, with the control group's limit": (
+        r"cgroup/memory|virtual_memory\(\)\.total|SC_PHYS_PAGES",
+        "machine",
+    ),
+    "the largest resident set of a process": (r"startswith\(.VmHWM|ru_maxrss", "machine"),
+    "the record's file name": (r"[\"']record\.json[\"']", "record_format"),
+    "the record's schema version": (r"SCHEMA_VERSION = ", "record_format"),
+    "bytes as text": (r"\{[^}]*:\.\d?f?\{?[a-z]*\}?f?\} [KMGT]iB", "memory.amounts"),
+    "dotted keys of nested mappings": (r"def _?flat(ten|_mapping|_config_of)?\(", "mappings"),
+}
+
+
+@pytest.mark.parametrize("fact", OWNERS)
+def test_a_fact_has_one_owner(fact: str) -> None:
+    pattern, owner = OWNERS[fact]
+    found = {
+        name
+        for name, path in MODULES.items()
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(pattern, line) and not line.lstrip().startswith(("#", '"""'))
+    }
+    assert found == {f"runner.{owner}"}
 
 
 def test_no_room_is_called_utils() -> None:

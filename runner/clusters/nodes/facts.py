@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.config.schema import RunConfig
 from runner.errors import Problem, RequestError
+from runner.mappings import flatten
 from runner.preflight.check import Checked
 from runner.rundir import provenance
 
@@ -43,7 +44,7 @@ def facts_of(config: RunConfig, checked: Checked | None, problems: list[Problem]
     without_weights.model.path = None  # its files carry times, which differ between disks
     return Facts(
         socket.gethostname(),
-        _flat(config.model_dump(mode="json", exclude={"cluster": True, "note": True})),
+        flatten(config.model_dump(mode="json", exclude={"cluster": True, "note": True})),
         provenance.versions(),
         code_version(checked) if checked else None,
         data_fingerprint(without_weights) if checked else None,
@@ -100,11 +101,3 @@ def _own(nodes: Mapping[int, Facts]) -> list[Problem]:
         else replace(problem, why=f"on {', '.join(f'node {n} ({nodes[n].host})' for n in numbers)}: {problem.why}")
         for problem, numbers in told.items()
     ]
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        key = f"{prefix}{name}"
-        flat |= _flat(value, f"{key}.") if isinstance(value, dict) and value else {key: value}
-    return flat

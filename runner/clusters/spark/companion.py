@@ -19,10 +19,12 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+from runner.record_format import RECORD_FILE
+
 LOOK_SECONDS = 0.5
 CHUNK = 2**18  # bytes of one file in one message
 APPENDED = ("logs/*.log", "*.jsonl")
-REPLACED = ("heartbeat/*.json", "errors/*", "record.json")
+REPLACED = ("heartbeat/*.json", "errors/*", RECORD_FILE)
 
 
 def keep_alive(connection: socket.socket, seconds: float) -> None:

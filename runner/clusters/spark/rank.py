@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.clusters.spark import companion
+from runner.record_format import RECORD_FILE
 
 UNPACK_SECONDS = 600.0  # longest wait of a rank for its neighbour to fetch the files
 # What a rank has from torchrun and Spark, and what the rendered files must not change.
@@ -155,7 +156,7 @@ def _start_companion(invitation: Invitation, agent: int, folder: Path, header: d
         "folder": str(folder),
         "private": not shared,
         "run_dir": header["run_dir"],
-        "brought": [*(name for name in header["brought"] if name != "record.json"), "inputs", ".complete"],
+        "brought": [*(name for name in header["brought"] if name != RECORD_FILE), "inputs", ".complete"],
         "leftovers": _leftovers(),
         "silence": header["silence"],
     }

@@ -10,7 +10,8 @@ from pathlib import Path
 from runner.config.schema import RunConfig
 from runner.engines.deepspeed.config import offload_section, on_nvme
 from runner.errors import Problem
-from runner.memory.model_size import in_words, parameter_count
+from runner.memory.amounts import in_words
+from runner.memory.model_size import parameter_count
 
 
 def check_nvme(config: RunConfig) -> list[Problem]:
