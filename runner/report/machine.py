@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.memory.amounts import gib
 from runner.report.metrics_log import json_lines
 from runner.report.reading import mapping, number
 
@@ -79,7 +80,7 @@ def machine_line(folder: Path) -> str | None:
     if not cpu:
         return None
     said = f"CPU {statistics.fmean(cpu):.0f} % used"
-    said += f", host memory at most {max(memory) / GIB:.1f} GiB" if memory else ""
+    said += f", host memory at most {gib(max(memory), 1)}" if memory else ""
     if gpu:
         count = max(moment.gpus for moment in moments)
         said += f"; {count} GPU{'s' if count > 1 else ''} {statistics.fmean(gpu):.0f} % used"
