@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from runner.machine import is_installed, visible_devices
+from runner.record_format import RECORD_FILE
 
 SMALL = (
     "train.max_steps=6",
@@ -111,7 +112,7 @@ def command(piece: Piece, folder: Path, device: str, ranks: int) -> list[str]:
 
 def check(piece: Piece, folder: Path, baseline: Path, device: str) -> Verdict:
     """What the record of a completed run shows."""
-    record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
+    record = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
     observed = record.get("observed", {})
     if observed.get("device") != device:
         return Verdict(piece.name, "failed", f"it ran on {observed.get('device')}, not on {device}")
