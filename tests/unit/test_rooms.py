@@ -147,7 +147,6 @@ OWNERS = {
     "the largest resident set of a process": (r"startswith\(.VmHWM|ru_maxrss", "machine"),
     "the record's file name": (r"[\"']record\.json[\"']", "record_format"),
     "the record's schema version": (r"SCHEMA_VERSION = ", "record_format"),
-    "bytes as text": (r"\{[^}]*:\.\d?f?\{?[a-z]*\}?f?\} [KMGT]iB", "memory.amounts"),
     "dotted keys of nested mappings": (r"def _?flat(ten|_mapping|_config_of)?\(", "mappings"),
 }
 
