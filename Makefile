@@ -41,8 +41,9 @@ lint: $(STAMP) ## style, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-soak: $(STAMP) ## the long tests: random kills and signals, trials of fit, 100 M parameters
-	$(call pytest,soak and not cluster and not spark)
+SOAK ?= soak
+soak: $(STAMP) ## the long tests: random kills and signals, trials of fit, 100 M parameters, further variants (40 min)
+	$(call pytest,$(SOAK) and not cluster and not spark)
 
 test-cluster: $(STAMP) ## two nodes as network namespaces, and a Slurm of them (root, Debian packages)
 	tests/rigs/install

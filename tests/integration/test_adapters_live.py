@@ -110,7 +110,7 @@ def test_an_adapters_run_answers_conversations(ran: dict[str, Result], tmp_path:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("adapter", ["lora", "qlora", "dora"])
+@pytest.mark.parametrize("adapter", ["lora", "qlora", pytest.param("dora", marks=pytest.mark.variant)])
 def test_every_launcher_trains_an_adapter_alike(adapter: str, real_run: Any, tmp_path: Path) -> None:
     launchers = {**{name: LAUNCHERS[name] for name in ("ddp", "zero0", "zero1", "zero2", "zero3")}, "fsdp": ()}
     launchers["fsdp"] = ("launcher=fsdp",)
@@ -124,7 +124,10 @@ def test_every_launcher_trains_an_adapter_alike(adapter: str, real_run: Any, tmp
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("adapter", "launcher"), [("lora", "ddp"), ("qlora", "zero2"), ("qlora", "fsdp")])
+@pytest.mark.parametrize(
+    ("adapter", "launcher"),
+    [("lora", "ddp"), ("qlora", "zero2"), pytest.param("qlora", "fsdp", marks=pytest.mark.variant)],
+)
 def test_a_resume_with_an_adapter_is_exact(adapter: str, launcher: str, real_run: Any, tmp_path: Path) -> None:
     choice = LAUNCHERS.get(launcher, (f"launcher={launcher}",))
     whole = real_run(*SHORT, *choice, f"adapter={adapter}", run_dir=tmp_path / "whole")

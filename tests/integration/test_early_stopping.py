@@ -32,7 +32,7 @@ def all_numbers(result: Result) -> dict[str, Any]:
     return {**numbers(result), **more, "validations": validations}
 
 
-@pytest.fixture(scope="module", params=[pytest.param("ddp", marks=pytest.mark.soak), "zero3"])
+@pytest.fixture(scope="module", params=[pytest.param("ddp", marks=[pytest.mark.soak, pytest.mark.variant]), "zero3"])
 def whole(request: Any, real_run: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Result]:
     done = real_run(*LAUNCHERS[request.param], *EARLY, run_dir=tmp_path_factory.mktemp(request.param) / "run")
     assert done.returncode == 0, done.text

@@ -41,7 +41,13 @@ METHODS = {
 }
 QUICK = [("classification", "zero3"), ("classification", "ddp")]
 LONG = [("classification", "zero3-offload-client"), ("dialogues", "zero3-offload"), ("text", "ddp")]
-MARKED = [*QUICK, *(pytest.param(*pair, marks=pytest.mark.soak) for pair in LONG)]
+MARKED = [
+    *QUICK,
+    *(
+        pytest.param(*pair, marks=[pytest.mark.soak, *([] if pair == LONG[0] else [pytest.mark.variant])])
+        for pair in LONG
+    ),
+]
 
 
 @pytest.mark.timeout(600)

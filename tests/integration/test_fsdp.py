@@ -30,7 +30,7 @@ MODELS = {
 )
 def test_losses_and_metrics_are_those_of_ddp(name, real_run, tmp_path: Path) -> None:
     steps = 30
-    asked = (*MODELS[name], *SHORT, f"train.max_steps={steps}")
+    asked = (*MODELS[name], *SHORT, f"train.max_steps={steps}", "train.epochs=10")
     runs = {
         launcher: real_run(f"launcher={launcher}", *asked, run_dir=tmp_path / launcher) for launcher in ("ddp", "fsdp")
     }

@@ -24,6 +24,7 @@ HYBRID = {
     "fsdp": ("launcher=fsdp", "parallel.hybrid_shard=2"),
     "hpz": ("launcher=deepspeed", "zero_stage=3", "parallel.hybrid_shard=2"),
 }
+VARIANT = [pytest.mark.soak, pytest.mark.variant]
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,7 @@ def test_a_killed_run_of_hybrid_shards_resumes_bit_equal(name, real_run, tmp_pat
 
 
 @pytest.mark.soak
+@pytest.mark.variant
 @pytest.mark.parametrize("name", HYBRID)
 def test_hybrid_shards_are_taken_up_without_groups(name, real_run, tmp_path: Path) -> None:
     asked = (*HYBRID[name], *GPT2, *FOUR, "train.max_steps=8", "checkpoint.every_steps=3")
@@ -98,7 +100,7 @@ def ddp_llama(real_run, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "stage", [2, *(pytest.param(stage, marks=pytest.mark.soak) for stage in (0, 1, 3))], ids="stage{}".format
+    "stage", [2, *(pytest.param(stage, marks=VARIANT) for stage in (0, 1, 3))], ids="stage{}".format
 )
 def test_tensor_ranks_train_as_ddp(stage, ddp_llama, real_run, tmp_path: Path) -> None:
     run = real_run(*LLAMA, *FOUR, *TENSOR, f"zero_stage={stage}", run_dir=tmp_path / "run")
@@ -120,7 +122,7 @@ def assert_loads(folder: Path, checksum: list[float]) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("stage", [0, 2, 3])
+@pytest.mark.parametrize("stage", [3, *(pytest.param(stage, marks=pytest.mark.variant) for stage in (0, 2))])
 def test_a_killed_run_of_tensor_ranks_resumes_bit_equal(stage, real_run, tmp_path: Path) -> None:
     asked = (*LLAMA, *FOUR, *TENSOR, f"zero_stage={stage}", "train.max_steps=8", "checkpoint.every_steps=3")
     whole = real_run(*asked, run_dir=tmp_path / "whole")
@@ -143,6 +145,7 @@ QWEN3 = (
 
 
 @pytest.mark.soak
+@pytest.mark.variant
 @pytest.mark.parametrize("more", [("train.gradient_checkpointing=true",), ("train.gradient_accumulation_steps=2",)])
 def test_tensor_ranks_of_an_untied_qwen3(more, real_run, tmp_path: Path) -> None:
     """Norms inside heads, an output layer of its own, recomputed layers, accumulation."""

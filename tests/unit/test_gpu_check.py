@@ -86,6 +86,7 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys):
 
 
 @pytest.mark.soak
+@pytest.mark.variant
 @pytest.mark.timeout(900)
 def test_the_dry_run_goes_through_every_piece(tmp_path):
     assert main(["--dry-run", "--out", str(tmp_path)]) == 0
