@@ -344,6 +344,7 @@ for name, family in json.loads(sys.argv[2]).items():
 
 
 @pytest.mark.soak
+@pytest.mark.variant  # the build of async_io alone takes 9 CPU minutes
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(bool(ops.lacking("async_io")), reason="libaio or a compiler is missing")
 def test_nvme_for_real_leaves_nothing_behind(tmp_path: Path):

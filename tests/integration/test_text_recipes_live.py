@@ -129,7 +129,7 @@ def test_perplexity_does_not_depend_on_ranks(text: Result, real_run: Any, tmp_pa
 
 @pytest.mark.soak
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("recipe", ["dialogues", "text"])
+@pytest.mark.parametrize("recipe", ["dialogues", pytest.param("text", marks=pytest.mark.variant)])
 def test_full_runs_for_every_method(recipe: str, method: str, real_run: Any, tmp_path: Path) -> None:
     result = real_run(
         *(DIALOGUES if recipe == "dialogues" else TEXT), *METHODS[method], *SCRATCH, run_dir=tmp_path / "run"
