@@ -56,10 +56,8 @@ def _leaky() -> str:
             raise RuntimeError(text)
         return super().loss(model, batch)
 """
-    line = '    auto_class = "AutoModelForSequenceClassification"\n'
-    source = (ROOT / "recipes" / "text_classification.py").read_text()
-    assert line in source
-    return source.replace(line, line + leak)
+    # The class ends the file, and the last definition of a method counts.
+    return (ROOT / "recipes" / "text_classification.py").read_text().rstrip() + "\n" + leak
 
 
 def _typed(place: Path, *arguments: str, screen: str) -> int:
