@@ -166,3 +166,16 @@ def real_run() -> Any:
     runs = Runs()
     yield runs
     runs.close()
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A long case of a test that also has short ones is a further variant, which CI leaves to `make soak`."""
+    quick = {_function(item) for item in items if item.get_closest_marker("soak") is None}
+    for item in items:
+        if item.get_closest_marker("soak") is not None and _function(item) in quick:
+            item.add_marker(pytest.mark.variant)
+
+
+def _function(item: pytest.Item) -> tuple[Path, str]:
+    return item.path, getattr(item, "originalname", item.name)

@@ -126,7 +126,11 @@ def test_every_launcher_trains_an_adapter_alike(adapter: str, real_run: Any, tmp
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("adapter", "launcher"),
-    [("lora", "ddp"), ("qlora", "zero2"), pytest.param("qlora", "fsdp", marks=pytest.mark.variant)],
+    [
+        ("lora", "ddp"),
+        pytest.param("qlora", "zero2", marks=pytest.mark.variant),
+        pytest.param("qlora", "fsdp", marks=pytest.mark.variant),
+    ],
 )
 def test_a_resume_with_an_adapter_is_exact(adapter: str, launcher: str, real_run: Any, tmp_path: Path) -> None:
     choice = LAUNCHERS.get(launcher, (f"launcher={launcher}",))

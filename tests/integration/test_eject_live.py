@@ -39,15 +39,13 @@ METHODS = {
     "zero3-offload": ("zero_stage=3", "offload=cpu"),
     "zero3-offload-client": ("zero_stage=3", "offload=cpu", "optimizer.owner=client", "scheduler.owner=client"),
 }
-QUICK = [("classification", "zero3"), ("classification", "ddp")]
-LONG = [("classification", "zero3-offload-client"), ("dialogues", "zero3-offload"), ("text", "ddp")]
-MARKED = [
-    *QUICK,
-    *(
-        pytest.param(*pair, marks=[pytest.mark.soak, *([] if pair == LONG[0] else [pytest.mark.variant])])
-        for pair in LONG
-    ),
+LONG = [
+    ("classification", "ddp"),
+    ("classification", "zero3-offload-client"),
+    ("dialogues", "zero3-offload"),
+    ("text", "ddp"),
 ]
+MARKED = [("classification", "zero3"), *(pytest.param(*pair, marks=pytest.mark.soak) for pair in LONG)]
 
 
 @pytest.mark.timeout(600)
