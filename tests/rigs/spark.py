@@ -15,6 +15,16 @@ from tests.rigs.nodes import NET, NodesRig
 MASTER = f"spark://{NET}.254:7077"
 
 
+ROOT = Path(__file__).parents[2]
+# A /tmp of its own for a node; a checkout that lies under /tmp, with its Python, is seen in it again.
+_PRIVATE_TMP = """
+case "$1" in /tmp/*) mount --bind "$1" /mnt ;; esac
+mount -t tmpfs tmpfs /tmp
+case "$1" in /tmp/*) mkdir -p "$1"; mount --move /mnt "$1" ;; esac
+mkdir /tmp/work
+"""
+
+
 class SparkRig:
     """A running Spark; `conf` is what a driver on this machine needs."""
 
@@ -39,8 +49,7 @@ class SparkRig:
         master = ("--host", f"{NET}.254", "--port", "7077", "--webui-port", "0")
         self._processes = [self._daemon([], "org.apache.spark.deploy.master.Master", *master)]
         for number in range(1, nodes.count + 1):
-            for words in (("mount", "-t", "tmpfs", "tmpfs", "/tmp"), ("mkdir", "/tmp/work")):
-                subprocess.run(nodes.command(number, *words), check=True)
+            subprocess.run(nodes.command(number, "sh", "-ec", _PRIVATE_TMP, "sh", str(ROOT)), check=True)
             worker = (MASTER, "--host", nodes.address(number), "--cores", "1", "--memory", "700m", "--webui-port", "0")
             words = (*worker, "-d", "/tmp/work")
             self._processes.append(self._daemon(nodes.command(number), "org.apache.spark.deploy.worker.Worker", *words))
@@ -67,7 +76,8 @@ class SparkRig:
             words = ("torch", "companion", "train.py")
             found += [line for line in self.nodes.processes(number) if any(word in line for word in words)]
             made = subprocess.run(self.nodes.command(number, "ls", "/tmp"), capture_output=True, text=True).stdout
-            found += [name for name in made.split() if name.startswith(("runner-", "torchelastic", "tmp"))]
+            runs = (name for name in made.split() if name.startswith(("runner-", "torchelastic", "tmp")))
+            found += [name for name in runs if f"/tmp/{name}" not in map(str, ROOT.parents)]
         return found
 
     def down(self) -> None:
