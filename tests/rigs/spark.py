@@ -48,6 +48,14 @@ class SparkRig:
         self._log = folder / "master.log"
         master = ("--host", f"{NET}.254", "--port", "7077", "--webui-port", "0")
         self._processes = [self._daemon([], "org.apache.spark.deploy.master.Master", *master)]
+        try:
+            self._start_workers()
+        except BaseException:
+            self.down()  # a master that is left holds the port of the next one
+            raise
+
+    def _start_workers(self) -> None:
+        nodes = self.nodes
         for number in range(1, nodes.count + 1):
             subprocess.run(nodes.command(number, "sh", "-ec", _PRIVATE_TMP, "sh", str(ROOT)), check=True)
             worker = (MASTER, "--host", nodes.address(number), "--cores", "1", "--memory", "700m", "--webui-port", "0")

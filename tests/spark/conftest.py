@@ -28,7 +28,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRig]:
     folder = tmp_path_factory.mktemp("spark")
     nodes = NodesRig(folder / "nodes")
-    rig = SparkRig(folder, nodes)
-    yield rig
-    rig.down()
-    nodes.down()
+    try:
+        rig = SparkRig(folder, nodes)
+        yield rig
+        rig.down()
+    finally:
+        nodes.down()
