@@ -55,13 +55,7 @@ class MultiLabelClassification(recipe.Recipe):
         return LabelMap(self.config.dataset.label_names or [])
 
     def model_overrides(self) -> dict[str, Any]:
-        names = self.label_map().names
-        return {
-            "num_labels": len(names),
-            "id2label": dict(enumerate(names)),
-            "label2id": {name: index for index, name in enumerate(names)},
-            "problem_type": "multi_label_classification",
-        }
+        return {**self.label_map().in_model(), "problem_type": "multi_label_classification"}
 
     def features(self, rows: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
         result, known = encoded_pair(self, rows, tokenizer, self.options.max_length), self.label_map()

@@ -80,13 +80,7 @@ class TextClassification(recipe.Recipe):
         return problems + [Problem(f"{key}.{name}", weight, "a weight is at least 0", "") for name, weight in low]
 
     def model_overrides(self) -> dict[str, Any]:
-        names = self.label_map().names
-        return {
-            "num_labels": len(names),
-            "id2label": dict(enumerate(names)),
-            "label2id": {name: index for index, name in enumerate(names)},
-            "problem_type": "single_label_classification",
-        }
+        return {**self.label_map().in_model(), "problem_type": "single_label_classification"}
 
     def features(self, rows: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
         result = encoded_pair(self, rows, tokenizer, self.options.max_length)

@@ -66,12 +66,7 @@ class TokenClassification(recipe.Recipe):
         return None
 
     def model_overrides(self) -> dict[str, Any]:
-        names = self.label_map().names
-        return {
-            "num_labels": len(names),
-            "id2label": dict(enumerate(names)),
-            "label2id": {name: index for index, name in enumerate(names)},
-        }
+        return self.label_map().in_model()
 
     def features(self, rows: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
         known = self.label_map()

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from runner.machine import is_installed, visible_devices
+from runner.memory.amounts import mib
 from runner.record_format import RECORD_FILE
 
 SMALL = (
@@ -125,7 +126,7 @@ def check(piece: Piece, folder: Path, baseline: Path, device: str) -> Verdict:
     if piece.memory:
         predicted, measured = _memory(record)
         ratio = measured / predicted
-        words.append(f"measured ÷ predicted peak {ratio:.2f} ({measured / 2**20:.0f} MiB)")
+        words.append(f"measured ÷ predicted peak {ratio:.2f} ({mib(measured)})")
         if not MEMORY[0] <= ratio <= MEMORY[1]:
             return Verdict(piece.name, "failed", ", ".join(words))
     return Verdict(piece.name, "passed", ", ".join(words))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from runner import rundir
 from runner.cli.request import composed_request
+from runner.cli.run_folder import run_folder
 from runner.config.schema import RunConfig
 from runner.engines import engine_of
 from runner.engines.base import EngineFile
@@ -56,9 +57,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _wanted(what: list[str]) -> _Wanted:
     if len(what) == 1 and "=" not in what[0]:
-        run_dir = Path(what[0]).expanduser().absolute()
-        if not (run_dir / rundir.CONFIG_FILE).is_file():
-            raise RequestError(Problem("RUN_DIR", what[0], "this is no run folder", "name the folder of a run"))
+        run_dir = run_folder(Path(what[0]))
         config = rundir.read_config(run_dir)
         return _Wanted(config, load_recipe(config), None, engine_of(config).file_of_run(run_dir))
     from runner.preflight.check import check

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner import rundir
-from runner.errors import EXIT_COMPLETED, Problem, RequestError
+from runner.cli.run_folder import add_checkpoint, run_folder
+from runner.errors import EXIT_COMPLETED
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -15,9 +16,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(list(arguments))
     from runner.inference.export import chosen_checkpoint, merge
 
-    run_dir = options.run_dir.expanduser().absolute()
-    if not (run_dir / rundir.CONFIG_FILE).is_file():
-        raise RequestError(Problem("RUN_DIR", options.run_dir, "this is no run folder", "name the folder of a run"))
+    run_dir = run_folder(options.run_dir)
     config = rundir.read_config(run_dir)
     checkpoint = chosen_checkpoint(run_dir, options.checkpoint, config.recipe.greater_is_better)
     to = options.to.expanduser().absolute() if options.to else run_dir / "merged"
@@ -37,10 +36,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "run_dir", type=Path, metavar="RUN_DIR", help="folder of a run with adapter=lora, qlora or dora"
     )
-    parser.add_argument(
-        "--checkpoint",
-        metavar="NAME",
-        help="a checkpoint's folder name or step, or best; default: the final weights, else the newest checkpoint",
-    )
+    add_checkpoint(parser)
     parser.add_argument("--to", type=Path, metavar="DIR", help="new folder (default: RUN_DIR/merged)")
     return parser

@@ -59,6 +59,10 @@ class LabelMap:
         self.names = list(names)
         self._by_name = {name: index for index, name in enumerate(names)}
 
+    def in_model(self) -> dict[str, object]:
+        """The keys of a model's configuration that say which classes its head has."""
+        return {"num_labels": len(self.names), "id2label": dict(enumerate(self.names)), "label2id": dict(self._by_name)}
+
     def __contains__(self, value: object) -> bool:
         return self._find(value) is not None
 
